@@ -91,9 +91,7 @@ class AppContext:
             KeysError: the file of API keys cannot be read.
         """
         metrics = Metrics()
-        storage = StorageBackends.from_settings(
-            settings, lambda part: metrics.redis_failures.labels(part).inc()
-        )
+        storage = StorageBackends.from_settings(settings, metrics.redis.count)
         traces = _make_trace_exporter() if settings.tracing else None
         context = cls(
             settings=settings,

@@ -33,6 +33,4 @@ async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Health:
     """503 until the models are loaded, and where there are none."""
     context.registry.require_ready()
     link = context.redis
-    return Health(
-        status="ok", redis=None if link is None else "up" if link.is_available else "away"
-    )
+    return Health(status="ok", redis=None if link is None else link.state)

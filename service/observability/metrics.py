@@ -22,6 +22,7 @@ from prometheus_client import (
 )
 
 from service.observability.malloc import MallocStats, malloc_stats
+from service.observability.redis_metrics import RedisMetrics
 
 M = TypeVar("M", Counter, Histogram)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -215,12 +216,7 @@ class Metrics:
             "Failed reloads of the key file, after which the old keys stayed valid.",
             registry=registry,
         )
-        self.redis_failures = Counter(
-            "basin_redis_failures",
-            "Failed operations on Redis, by part of the server.",
-            ["part"],
-            registry=registry,
-        )
+        self.redis = RedisMetrics(registry)
         self.jobs = Counter(
             "basin_jobs", "Finished jobs, by status.", ["status"], registry=registry
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.settings import Settings
@@ -17,7 +16,7 @@ from service.storage.limiter import Limiter, LocalLimiter
 from service.storage.limiter_redis import RedisLimiter
 from service.storage.memories import MemoryStore
 from service.storage.memories_redis import RedisMemoryStore
-from service.storage.redis_client import RedisClient
+from service.storage.redis_client import Count, RedisClient
 from service.version import VERSION
 
 _DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
@@ -37,10 +36,8 @@ class StorageBackends:
     redis: RedisClient | None
 
     @classmethod
-    def from_settings(
-        cls, settings: Settings, on_failure: Callable[[str], object]
-    ) -> StorageBackends:
-        """Create the backends; `on_failure` is called with the part for which Redis failed."""
+    def from_settings(cls, settings: Settings, count: Count) -> StorageBackends:
+        """Create the backends; `count` is called with what happens to Redis."""
         places = (settings.queue_size + 1 + 1) // 2  # jobs take at most half of the queue
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
@@ -55,7 +52,7 @@ class StorageBackends:
             own_graphs = GraphStore(SqliteGraphLog(settings.graph_store), *graphs)
             return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
         url = settings.redis_url.get_secret_value()
-        link = RedisClient(url, settings.redis_timeout_s, on_failure)
+        link = RedisClient(url, settings.redis_timeout_s, count)
         return cls(
             RedisCache(link, own, _served(settings)) if own else None,
             RedisLimiter(link),

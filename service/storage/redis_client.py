@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, final
+from contextvars import ContextVar
+from typing import Any, Literal, final
 
 import structlog
 from redis import Redis
@@ -15,8 +18,12 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service.observability.redis_metrics import RedisEvent
+from service.storage.redis_server_id import RedisReplacedError, read_run_id, read_run_id_async
+
 _PROBE_S, _AGAIN_S = 1.0, 0.02
 _CONNECTIONS, _LATE = 64, 64
+_DAMAGED = 1024  # keys that are remembered, so that each is logged once
 _AWAY = (
     faults.ConnectionError,
     faults.TimeoutError,
@@ -25,6 +32,9 @@ _AWAY = (
     OSError,
 )
 PREFIX = "basin:"  # of all keys
+HISTORY = f"{PREFIX}history"  # a random id; what Redis holds without it is of another history
+Count = Callable[[RedisEvent, str, int], object]
+_RESTORING = ContextVar("restoring", default=False)
 
 
 class RedisUnavailableError(Exception):
@@ -40,36 +50,53 @@ class RedisClient:
 
     `async_client` and, in threads, `sync_client` are for what a request waits for, with
     `timeout_s`; `blocking_client` has a long timeout, for threads that transfer much.
+
+    A Redis that was restarted, replaced or emptied may be older than what this server holds. Each
+    new connection compares the id of its process, each probe that of its history (`HISTORY`) too.
+    Where one differs, no command is sent but those of the functions of `add_restore`, until these
+    are done.
+
+    Args:
+        count: see `RedisMetrics.count`.
     """
 
     def __init__(
-        self, url: str, timeout_s: float, on_failure: Callable[[str], object] = lambda part: None
+        self, url: str, timeout_s: float, count: Count = lambda event, part, number: None
     ) -> None:
         # Reconnect once if a restart of Redis closed the connection; never retry a timeout.
         again = {"retry_on_error": [faults.ConnectionError], "health_check_interval": 0}
-        brief = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        brief: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         long_s = max(20 * timeout_s, 5.0)
+        check: dict[str, Any] = {"redis_connect_func": self._check_connection}
         once = (NoBackoff(), 1, (faults.ConnectionError,))
         pool = redis_asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
             timeout=timeout_s,
             retry=AsyncRetry(*once),
+            redis_connect_func=self._check_async_connection,
             **again,
             **brief,
         )
         self.async_client = redis_asyncio.Redis.from_pool(pool)
-        self.sync_client = Redis.from_url(url, retry=Retry(*once), **again, **brief)
+        self._prober = redis_asyncio.Redis.from_url(url, retry=AsyncRetry(*once), **again, **brief)
+        self.sync_client = Redis.from_url(url, retry=Retry(*once), **check, **again, **brief)
         self.blocking_client = Redis.from_url(
             *(url,),
             retry=Retry(*once),
             socket_timeout=long_s,
             socket_connect_timeout=max(4 * timeout_s, 1.0),
+            **check,
             **again,
         )
-        self._on_failure = on_failure
+        self.count = count
+        self._run_id: str | None = None  # of the process of Redis; None until there was one
+        self._restored: tuple[str, str] | None = None  # process and history; None at first
+        self._restores: list[Callable[[], object]] = []
+        self.is_restoring = False
         self.is_available = True  # until a command fails
         self._refusal = ("", "")  # the last one, so that it is logged once
+        self._damaged: OrderedDict[str, None] = OrderedDict()  # keys that were logged
         self._doubt = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # of `watch`
         self._late: set[asyncio.Task[None]] = set()
@@ -84,12 +111,12 @@ class RedisClient:
         Raises:
             RedisUnavailableError: Redis is unavailable, or refused a command.
         """
-        if not self.is_available:
+        if not self.is_available and not _RESTORING.get():
             raise RedisUnavailableError("Redis is unavailable")
         try:
             yield
         except (faults.RedisError, OSError) as error:
-            self._on_failure(part)
+            self.count("failures", part, 1)
             if str(error) == "No connection available.":
                 pass  # all connections of the pool are in use: this server is busy, not Redis
             elif isinstance(error, _AWAY):
@@ -100,6 +127,11 @@ class RedisClient:
                 self._refusal = refusal
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
             raise RedisUnavailableError(str(error)) from error
+
+    @property
+    def state(self) -> Literal["up", "away", "restoring"]:
+        """Whether Redis answers, or gets back from this server what it lost."""
+        return "up" if self.is_available else "restoring" if self.is_restoring else "away"
 
     async def watch(self) -> None:
         """Probe Redis every second, and immediately after a failure, until cancelled."""
@@ -115,12 +147,51 @@ class RedisClient:
                 await asyncio.sleep(_AGAIN_S)
 
     async def probe(self) -> None:
+        """Find out whether Redis is available, and restore what it has lost."""
         try:
-            await self.async_client.ping()
-        except (faults.RedisError, OSError) as error:
+            identity = await self._read_identity()
+            if identity != self._restored:
+                await self._restore(*identity)
+                self._restored = identity
+        except (faults.RedisError, OSError, RedisUnavailableError) as error:
             self._set(False, str(error))
         else:
             self._set(True, "")
+
+    def add_restore(self, restore: Callable[[], object]) -> None:
+        """Add a function that compares what this server holds with what Redis holds, and writes
+        what only this server has. It is called in a thread at the first probe, and whenever Redis
+        may have lost something; within it, use `guard` and `allow_restore`."""
+        self._restores.append(restore)
+
+    def report_damaged(self, part: str, key: str, reason: str) -> None:
+        """Count, and log once, a value that is not what a server wrote."""
+        self.count("damaged", part, 1)
+        if key not in self._damaged:
+            self._damaged[key] = None
+            if len(self._damaged) > _DAMAGED:
+                self._damaged.popitem(last=False)
+            structlog.get_logger().error("damaged in redis", part=part, key=key, reason=reason)
+
+    @contextmanager
+    def allow_restore(self) -> Iterator[None]:
+        """Let commands of this thread through `guard` although this server is restoring."""
+        token = _RESTORING.set(True)
+        try:
+            yield
+        finally:
+            _RESTORING.reset(token)
+
+    def require_history(self) -> None:
+        """Check, within `guard`, that what is absent in Redis was deleted and is not lost.
+
+        Raises:
+            RedisReplacedError: Redis has lost its history; a probe follows.
+        """
+        if self._restored is None:
+            return
+        if self.sync_client.get(HISTORY) != self._restored[1].encode():
+            raise RedisReplacedError("Redis has lost what it held")
 
     def fire_and_forget(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in the background; drop it if `_LATE` others are running."""
@@ -136,8 +207,59 @@ class RedisClient:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
         await self.async_client.aclose()
+        await self._prober.aclose()
         self.sync_client.close()
         self.blocking_client.close()
+
+    async def _read_identity(self) -> tuple[str, str]:
+        """Return the ids of the process of Redis and of the history of what it holds."""
+        try:
+            run_id = str((await self._prober.info("server")).get("run_id", ""))
+        except faults.NoPermissionError:  # of this user: a restart is then seen by no id
+            run_id = ""
+        history: Any = await self._prober.get(HISTORY)
+        if history is None:
+            await self._prober.set(HISTORY, secrets.token_hex(8), nx=True)
+            history = await self._prober.get(HISTORY) or b""
+        return run_id, history.decode(errors="replace")
+
+    async def _restore(self, run_id: str, history: str) -> None:
+        """Call the functions of `add_restore`, while `guard` refuses others.
+
+        Raises:
+            RedisUnavailableError: Redis went away meanwhile, so this must be done again.
+        """
+        if self._restored is not None:  # else nobody has seen another Redis yet
+            change = "restarted" if history == self._restored[1] else "replaced"
+            self._set(False, f"Redis was {change}; restoring what it lost")
+            self.count("changes", change, 1)
+        self._run_id, self.is_restoring = run_id, True
+        try:
+            for restore in self._restores:
+                try:
+                    with self.allow_restore():
+                        await asyncio.to_thread(restore)
+                except (RedisUnavailableError, *_AWAY):
+                    raise
+                except Exception:  # the others are to be restored, and requests answered
+                    structlog.get_logger().exception("not restored")
+                    self.count("failures", "restore", 1)
+        finally:
+            self.is_restoring = False
+
+    def _check_connection(self, connection: Any) -> None:
+        connection.on_connect()
+        self._admit(read_run_id(connection))
+
+    async def _check_async_connection(self, connection: Any) -> None:
+        await connection.on_connect()
+        self._admit(await read_run_id_async(connection))
+
+    def _admit(self, run_id: str) -> None:
+        if self._run_id is None:
+            self._run_id = run_id
+        if run_id != self._run_id:
+            raise RedisReplacedError("Redis was restarted or replaced")
 
     def _look_again(self) -> None:
         if self._loop is not None:

@@ -250,7 +250,7 @@ class JobBody(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok"]
-    redis: Literal["up", "away"] | SkipJsonSchema[None] = Field(
+    redis: Literal["up", "away", "restoring"] | SkipJsonSchema[None] = Field(
         default=None,
         description="absent where none is set; while it is away this server goes on alone",
         json_schema_extra=absent,

@@ -28,7 +28,7 @@ def make(tmp_path: Path):
             "memory_store": tmp_path / "memories",
         }
         settings = Settings.model_validate({**stores, **changes})
-        return StorageBackends.from_settings(settings, lambda part: None)
+        return StorageBackends.from_settings(settings, lambda event, label, number: None)
 
     return backends
 

@@ -104,7 +104,7 @@ def test_nobody_waits_for_a_redis_that_hangs_but_the_first(redis_server: RedisSt
     async def play() -> None:
         server = redis_server()
         failed: list[str] = []
-        link = RedisClient(server.url, 0.2, failed.append)
+        link = RedisClient(server.url, 0.2, lambda event, part, number: failed.append(part))
         cache = RedisCache(link, LocalCache(1 << 20))
         assert await cache.get(KEY) is None
         server.pause()
@@ -184,7 +184,7 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
         server = redis_server()
         server.client.config_set("maxmemory", 1)
         failed: list[str] = []
-        link = RedisClient(server.url, 1.0, failed.append)
+        link = RedisClient(server.url, 1.0, lambda event, part, number: failed.append(part))
         cache = RedisCache(link, LocalCache(1 << 20))
         await cache.put(KEY, ANSWER)
         async with asyncio.timeout(10):

@@ -1,0 +1,132 @@
+"""A Redis that comes back older, empty or as another one, and a server that notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from service.storage.redis_client import RedisClient, RedisUnavailableError
+from tests.support.redis_server import RedisServer
+
+RedisStart = Callable[..., RedisServer]
+
+
+class Watched:
+    """A client with a function that restores, and what was counted."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.restored: list[bool] = []  # whether others were refused meanwhile
+        self.link = RedisClient(
+            server.url, 0.5, lambda event, label, number: self.events.append((event, label))
+        )
+        self.link.add_restore(self.restore)
+
+    def restore(self) -> None:
+        with self.link.guard("test"):
+            self.link.blocking_client.set("basin:restored", len(self.restored))
+        self.restored.append(not self.link.is_available)
+
+
+def test_no_command_reaches_a_restarted_redis_before_it_is_restored(
+    redis_server: RedisStart,
+) -> None:
+    async def play() -> None:
+        server = redis_server()
+        watched = Watched(server)
+        link = watched.link
+        await link.probe()
+        assert watched.restored == [False]  # at first only this server may be older
+        await link.probe()
+        assert watched.restored == [False]
+        with link.guard("test"):
+            await link.async_client.set("a", 1)
+        server.kill()
+        server.start()
+        for client in (link.sync_client, link.blocking_client):
+            with pytest.raises(RedisUnavailableError), link.guard("test"):
+                client.set("a", 2)
+            link.is_available = True  # as if no command had failed
+        with pytest.raises(RedisUnavailableError), link.guard("test"):
+            await link.async_client.set("a", 2)
+        assert link.state == "away"
+        assert server.client.get("a") == b"1"
+        await link.probe()
+        assert link.state == "up"
+        assert watched.restored == [False, True]
+        assert ("changes", "restarted") in watched.events
+        with link.guard("test"):
+            await link.async_client.set("a", 2)
+            assert link.sync_client.get("a") == b"2"
+        await link.close()
+
+    asyncio.run(play())
+
+
+def test_a_redis_that_was_emptied_is_another_one(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        one, two = Watched(server), Watched(server)
+        await one.link.probe()
+        await two.link.probe()
+        server.client.flushall()
+        with pytest.raises(RedisUnavailableError), one.link.guard("test"):
+            one.link.require_history()
+        await two.link.probe()
+        await one.link.probe()
+        for watched in (one, two):
+            assert watched.restored == [False, True]
+            assert watched.events.count(("changes", "replaced")) == 1
+            with watched.link.guard("test"):
+                watched.link.require_history()
+            await watched.link.probe()
+            assert len(watched.restored) == 2
+            await watched.link.close()
+
+    asyncio.run(play())
+
+
+def test_what_was_not_restored_is_tried_again(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        watched = Watched(server)
+        await watched.link.probe()
+        calls: list[int] = []
+
+        def fail_once() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise RedisUnavailableError("it went away meanwhile")
+            if len(calls) == 2:
+                raise ValueError("a fault of the server")
+
+        watched.link.add_restore(fail_once)
+        server.kill()
+        server.start()
+        await watched.link.probe()
+        assert watched.link.state == "away"
+        await watched.link.probe()
+        assert watched.link.state == "up"
+        assert len(calls) == 2
+        assert ("failures", "restore") in watched.events
+        await watched.link.close()
+
+    asyncio.run(play())
+
+
+def test_a_user_that_may_not_read_the_id_of_the_process(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        server.client.execute_command(
+            "ACL", "SETUSER", "basin", "on", ">word", "~basin:*", "+@all", "-info"
+        )
+        watched = RedisClient(server.url.replace("://", "://basin:word@"), 0.5)
+        await watched.probe()
+        with watched.guard("test"):
+            watched.sync_client.set("basin:a", 1)
+        assert watched.state == "up"
+        await watched.close()
+
+    asyncio.run(play())

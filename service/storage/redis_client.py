@@ -229,7 +229,7 @@ class RedisClient:
         Raises:
             RedisUnavailableError: Redis went away meanwhile, so this must be done again.
         """
-        if self._restored is not None:  # else nobody has seen another Redis yet
+        if self._restored is not None:  # else this server has seen no other
             change = "restarted" if history == self._restored[1] else "replaced"
             self._set(False, f"Redis was {change}; restoring what it lost")
             self.count("changes", change, 1)

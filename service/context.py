@@ -34,7 +34,7 @@ from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
 from service.storage.graphs.dynamic_graph import warm_up as warm_up_graphs
 from service.storage.memories import MemoryStore
-from service.storage.redis_client import RedisClient
+from service.storage.redis_client import PARTS, RedisClient
 from service.workers.large_json import LargeJsonParser
 from service.workers.smiles_pool import SmilesParserPool
 
@@ -92,7 +92,9 @@ class AppContext:
         """
         metrics = Metrics()
         storage = StorageBackends.from_settings(
-            settings, lambda part: metrics.redis_failures.labels(part).inc()
+            settings,
+            lambda part: metrics.redis_failures.labels(part).inc(),
+            lambda part: metrics.redis_damaged.labels(part).inc(),
         )
         traces = _make_trace_exporter() if settings.tracing else None
         context = cls(
@@ -171,6 +173,8 @@ class AppContext:
                 "configured.",
                 lambda: redis.is_available,
             )
+            for part in PARTS:  # from 0 on, so that the first one is an increase
+                self.metrics.redis_damaged.labels(part)
         settings, keys = self.settings, self.api_keys
         certificate = None
         if settings.tls_certificate is not None and settings.tls_key is not None:

@@ -221,6 +221,9 @@ class Metrics:
             ["part"],
             registry=registry,
         )
+        self.redis_damaged = Counter(
+            "basin_redis_damaged", "Damaged values read from Redis.", ["part"], registry=registry
+        )
         self.jobs = Counter(
             "basin_jobs", "Finished jobs, by status.", ["status"], registry=registry
         )

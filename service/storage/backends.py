@@ -38,9 +38,17 @@ class StorageBackends:
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, on_failure: Callable[[str], object]
+        cls,
+        settings: Settings,
+        on_failure: Callable[[str], object],
+        on_damage: Callable[[str], object] = lambda part: None,
     ) -> StorageBackends:
-        """Create the backends; `on_failure` is called with the part for which Redis failed."""
+        """Create the backends.
+
+        Args:
+            on_failure: is called with the part of the server for which Redis failed.
+            on_damage: is called with the part that read a damaged value from Redis.
+        """
         places = (settings.queue_size + 1 + 1) // 2  # jobs take at most half of the queue
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
@@ -55,7 +63,7 @@ class StorageBackends:
             own_graphs = GraphStore(SqliteGraphLog(settings.graph_store), *graphs)
             return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
         url = settings.redis_url.get_secret_value()
-        link = RedisClient(url, settings.redis_timeout_s, on_failure)
+        link = RedisClient(url, settings.redis_timeout_s, on_failure, on_damage)
         return cls(
             RedisCache(link, own, _served(settings)) if own else None,
             RedisLimiter(link),

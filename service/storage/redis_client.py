@@ -17,6 +17,7 @@ from redis.retry import Retry
 
 _PROBE_S, _AGAIN_S = 1.0, 0.02
 _CONNECTIONS, _LATE = 64, 64
+_MAX_REPORTS = 1000  # damaged values that are logged; all are counted
 _AWAY = (
     faults.ConnectionError,
     faults.TimeoutError,
@@ -25,10 +26,16 @@ _AWAY = (
     OSError,
 )
 PREFIX = "basin:"  # of all keys
+PARTS = ("cache", "limits", "jobs", "memories", "graphs")  # of the server that use Redis
 
 
 class RedisUnavailableError(Exception):
     """Redis is unavailable, or refused a command."""
+
+
+def is_wrong_type(error: faults.ResponseError) -> bool:
+    """Whether a command was refused because the key holds a value of another type."""
+    return str(error).startswith("WRONGTYPE")
 
 
 @final
@@ -43,7 +50,11 @@ class RedisClient:
     """
 
     def __init__(
-        self, url: str, timeout_s: float, on_failure: Callable[[str], object] = lambda part: None
+        self,
+        url: str,
+        timeout_s: float,
+        on_failure: Callable[[str], object] = lambda part: None,
+        on_damage: Callable[[str], object] = lambda part: None,
     ) -> None:
         # Reconnect once if a restart of Redis closed the connection; never retry a timeout.
         again = {"retry_on_error": [faults.ConnectionError], "health_check_interval": 0}
@@ -68,6 +79,8 @@ class RedisClient:
             **again,
         )
         self._on_failure = on_failure
+        self._on_damage = on_damage
+        self._damaged = set[tuple[str, str]]()  # those that were logged
         self.is_available = True  # until a command fails
         self._refusal = ("", "")  # the last one, so that it is logged once
         self._doubt = asyncio.Event()
@@ -100,6 +113,19 @@ class RedisClient:
                 self._refusal = refusal
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
             raise RedisUnavailableError(str(error)) from error
+
+    def report_damaged(self, part: str, what: str) -> None:
+        """Count a value that was read and is not what a server wrote; log it once.
+
+        Args:
+            part: of the server, for metrics and logs.
+            what: the key, or another name of the value; never its content.
+        """
+        self._on_damage(part)
+        if (part, what) in self._damaged or len(self._damaged) >= _MAX_REPORTS:
+            return
+        self._damaged.add((part, what))
+        structlog.get_logger().error("redis value is damaged", part=part, key=what)
 
     async def watch(self) -> None:
         """Probe Redis every second, and immediately after a failure, until cancelled."""

@@ -15,6 +15,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service.storage.redis_settings import check_redis_settings
+
 _PROBE_S, _AGAIN_S = 1.0, 0.02
 _CONNECTIONS, _LATE = 64, 64
 _MAX_REPORTS = 1000  # damaged values that are logged; all are counted
@@ -82,6 +84,8 @@ class RedisClient:
         self._on_damage = on_damage
         self._damaged = set[tuple[str, str]]()  # those that were logged
         self.is_available = True  # until a command fails
+        self._has_checked_settings = False  # of the Redis that answers now
+        self._warnings: list[str] = []  # about its settings, so that they are logged once
         self._refusal = ("", "")  # the last one, so that it is logged once
         self._doubt = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # of `watch`
@@ -143,6 +147,8 @@ class RedisClient:
     async def probe(self) -> None:
         try:
             await self.async_client.ping()
+            if not self._has_checked_settings:
+                await self._check_settings()
         except (faults.RedisError, OSError) as error:
             self._set(False, str(error))
         else:
@@ -165,6 +171,15 @@ class RedisClient:
         self.sync_client.close()
         self.blocking_client.close()
 
+    async def _check_settings(self) -> None:
+        """Log warnings about the settings, unless they are those of the last time."""
+        warnings = await check_redis_settings(self.async_client)
+        self._has_checked_settings = True
+        if warnings != self._warnings:
+            for warning in warnings:
+                structlog.get_logger().warning("redis settings", reason=warning)
+            self._warnings = warnings
+
     def _look_again(self) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._doubt.set)
@@ -175,4 +190,5 @@ class RedisClient:
             if is_available:
                 structlog.get_logger().info("redis is back")
             else:
+                self._has_checked_settings = False  # another one may come back
                 structlog.get_logger().error("redis is away", reason=reason)

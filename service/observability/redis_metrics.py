@@ -7,6 +7,8 @@ from typing import Literal, final
 from prometheus_client import CollectorRegistry, Counter
 
 RedisEvent = Literal["failures", "changes", "damaged", "restored", "lost"]
+_PARTS = ("cache", "limits", "jobs", "memories", "graphs", "restore")
+_CHANGES = ("restarted", "replaced")
 _EVENTS: tuple[tuple[RedisEvent, str, str], ...] = (
     ("failures", "part", "Failed operations on Redis, by part of the server."),
     (
@@ -40,6 +42,9 @@ class RedisMetrics:
             event: Counter(f"basin_redis_{event}", what, [label], registry=registry)
             for event, label, what in _EVENTS
         }
+        for event, counter in self._counters.items():  # from 0 on: the first one is an increase
+            for label in _CHANGES if event == "changes" else _PARTS:
+                counter.labels(label)
 
     def count(self, event: RedisEvent, label: str, number: int = 1) -> None:
         """Count an event; `label` is a part, or of `changes`: `restarted` or `replaced`."""

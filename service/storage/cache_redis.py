@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from typing import final
 
 import orjson
+from redis.exceptions import ResponseError
 
 from service.payload import ResponsePayload
 from service.storage.cache import LocalCache, ResponseCache
-from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
+from service.storage.redis_client import (
+    PREFIX,
+    RedisClient,
+    RedisUnavailableError,
+    is_wrong_type,
+)
 
 _KEEP_S = 3600
 _MAX_BYTES = 1 << 20  # larger payloads take longer to transfer than a request waits for Redis
+_MAX_ENTRY_BYTES = _MAX_BYTES + (1 << 16)  # a longer one was not written here
+_FORMAT = 2  # of entries; the first had no digest
+_LENGTH_BYTES, _DIGEST_BYTES = 4, 32
+
+
+class _DamagedEntryError(Exception):
+    """The value is not what a server of this version wrote for this key."""
 
 
 @final
@@ -21,6 +35,9 @@ class RedisCache(ResponseCache):
 
     The size in Redis is bounded by its `maxmemory`: these keys expire, so with `volatile-lru` they
     are evicted first. No request waits for its payload to be written.
+
+    An entry ends with a digest of its key and of all that is served from it. One that does not
+    match, or is of another format, is deleted and reported, and the response is computed.
 
     Args:
         served: version and default settings; servers that differ in them share no entries.
@@ -37,60 +54,96 @@ class RedisCache(ResponseCache):
         if (payload := await self._own.get(key)) is not None:
             return payload
         try:
-            with self._link.guard("cache"):
-                stored = await self._link.async_client.get(self._name(key))
+            answer = await self._fetch(self._hash(key))
         except RedisUnavailableError:
             return None
-        if stored is None or (answer := _read(key, stored)) is None:
-            return None
-        await self._own.put(key, answer)
+        if answer is not None:
+            await self._own.put(key, answer)
         return answer
 
     async def put(self, key: bytes, answer: ResponsePayload) -> None:
         await self._own.put(key, answer)
         if answer.size_bytes <= _MAX_BYTES and self._link.is_available:
-            self._link.fire_and_forget(self._send(key, answer))
+            self._link.fire_and_forget(self._send(self._hash(key), answer))
 
-    async def _send(self, key: bytes, answer: ResponsePayload) -> None:
+    def _hash(self, key: bytes) -> bytes:
+        return hashlib.sha256(self._served + key).digest()
+
+    async def _fetch(self, key_hash: bytes) -> ResponsePayload | None:
+        """Raises RedisUnavailableError."""
+        name = _name(key_hash)
+        with self._link.guard("cache"):
+            try:
+                # GET of a foreign value of half a gigabyte would take longer than the timeout.
+                entry = await self._link.async_client.getrange(name, 0, _MAX_ENTRY_BYTES)
+                assert isinstance(entry, bytes)
+                return _read_entry(key_hash, entry) if entry else None  # empty where there is none
+            except ResponseError as error:
+                if not is_wrong_type(error):
+                    raise
+            except _DamagedEntryError:
+                pass
+            self._link.report_damaged("cache", key_hash.hex(), "it is not what a server wrote")
+            await self._link.async_client.delete(name)
+            return None
+
+    async def _send(self, key_hash: bytes, answer: ResponsePayload) -> None:
         try:
             with self._link.guard("cache"):
                 await self._link.async_client.set(
-                    self._name(key), _written(key, answer), ex=_KEEP_S, nx=True
+                    _name(key_hash), _write_entry(key_hash, answer), ex=_KEEP_S
                 )
         except RedisUnavailableError:
             return
 
-    def _name(self, key: bytes) -> bytes:
-        return f"{PREFIX}answer:".encode() + hashlib.sha256(self._served + key).digest()
+
+def _name(key_hash: bytes) -> bytes:
+    return f"{PREFIX}answer:".encode() + key_hash
 
 
-def _written(key: bytes, answer: ResponsePayload) -> bytes:
-    """Serialize: length of the JSON head (4 bytes), head, document, file."""
+def _write_entry(key_hash: bytes, answer: ResponsePayload) -> bytes:
+    """Serialize: length of the JSON head (4 bytes), head, document, file, digest (32 bytes)."""
     about = {
-        "key": key.hex(),
+        "format": _FORMAT,
         "type": answer.media_type,
-        "told": len(answer.document),
+        "document_bytes": len(answer.document),
+        "file_bytes": len(answer.file),
         "phases": answer.phases,
         "headers": answer.headers,
     }
     head = orjson.dumps(about)
-    return b"".join((len(head).to_bytes(4), head, answer.document, answer.file))
+    content = b"".join(
+        (len(head).to_bytes(_LENGTH_BYTES), head, memoryview(answer.document), answer.file)
+    )
+    return content + _digest(key_hash, content)
 
 
-def _read(key: bytes, stored: bytes | str) -> ResponsePayload | None:
-    """Parse what `_written` made; None if it is damaged or belongs to another key."""
-    assert isinstance(stored, bytes)
-    try:
-        start = 4 + int.from_bytes(stored[:4])
-        header = orjson.loads(stored[4:start])
-        if header["key"] != key.hex():  # never return the payload of another request
-            return None
-        end = start + header["told"]
-        document, phases = stored[start:end], tuple(map(str, header["phases"]))
-        if len(document) != header["told"] or (document and document[:1] + document[-1:] != b"{}"):
-            return None
-        headers = tuple((str(name), str(value)) for name, value in header["headers"])
-        media_type = str(header["type"])
-        return ResponsePayload(media_type, document, stored[end:], phases=phases, headers=headers)
-    except (ValueError, KeyError, TypeError):
-        return None
+def _read_entry(key_hash: bytes, entry: bytes) -> ResponsePayload:
+    """Parse what `_write_entry` made.
+
+    Raises:
+        _DamagedEntryError: it is damaged, of another key or of another format.
+    """
+    view = memoryview(entry)
+    content, digest = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
+    if not hmac.compare_digest(digest, _digest(key_hash, content)):
+        raise _DamagedEntryError
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES])
+    about = orjson.loads(content[_LENGTH_BYTES:start])
+    if about.get("format") != _FORMAT:
+        raise _DamagedEntryError
+    end = start + about["document_bytes"]
+    if len(content) != end + about["file_bytes"]:
+        raise _DamagedEntryError
+    return ResponsePayload(
+        about["type"],
+        bytes(content[start:end]),
+        bytes(content[end:]),
+        phases=tuple(about["phases"]),
+        headers=tuple((name, value) for name, value in about["headers"]),
+    )
+
+
+def _digest(key_hash: bytes, content: bytes | memoryview) -> bytes:
+    """An entry that is copied to another key does not match there."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES, key=key_hash).digest()

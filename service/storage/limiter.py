@@ -41,9 +41,11 @@ class LocalLimiter(Limiter):
     async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
         if amount > limit.capacity:
             return float("inf")
-        now = self._clock()
-        full = max(self._full.get(name, now), now) + amount / limit.refill_per_s
-        late_s = full - now - limit.capacity / limit.refill_per_s
+        now, content_s = self._clock(), limit.capacity / limit.refill_per_s
+        # At most empty, also where the capacity was larger until now.
+        full = min(max(self._full.get(name, now), now), now + content_s)
+        full += amount / limit.refill_per_s
+        late_s = full - now - content_s
         if late_s > 1e-9 * (full - now):  # more than rounding error
             return late_s
         self._full[name] = full

@@ -10,23 +10,30 @@ from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableEr
 # As `LocalLimiter` does it: of each name, when its bucket will be full again; by the clock of
 # Redis, which is one for all. Lua numbers become whole ones on the way out, text does not.
 # Buckets are as many as names of keys, and stay: what has an end would make room for answers.
+# What is stored is checked, since the clock may have been ahead, or another program wrote it: a
+# bucket is at most empty, so nothing waits longer than it takes to fill, and one without a number
+# is full. A second is what clocks are corrected by in normal use.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local took, content = tonumber(ARGV[1]), tonumber(ARGV[2])
-local full = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now) + took
+local stored, full, is_damaged = redis.pcall('GET', KEYS[1]), now, 0
+if stored then
+  local number = type(stored) == 'string' and string.match(stored, '^%-?%d+%.?%d*$')
+  full = number and tonumber(number) or now
+  if not number or full > now + content + 1 then is_damaged = 1 end
+  if full > now + content or not number then
+    full = math.min(full, now + content)
+    redis.call('SET', KEYS[1], string.format('%.6f', full))
+  end
+end
+full = math.max(full, now) + took
 local late = full - now - content
 if late > 1e-6 + 1e-9 * (full - now) then
-  return string.format('%.6f', late)
+  return {string.format('%.6f', late), is_damaged}
 end
 redis.call('SET', KEYS[1], string.format('%.6f', full))
-return '0'
-"""
-_GIVE_BACK = """
-local full = tonumber(redis.call('GET', KEYS[1]))
-if full then
-  redis.call('SET', KEYS[1], string.format('%.6f', full - tonumber(ARGV[1])))
-end
+return {'0', is_damaged}
 """
 
 
@@ -36,26 +43,30 @@ class RedisLimiter(Limiter):
 
     def __init__(self, link: RedisClient) -> None:
         self._link, self._alone = link, LocalLimiter()
-        self._take = link.async_client.register_script(_TAKE)
-        self._give_back = link.async_client.register_script(_GIVE_BACK)
+        self._script = link.async_client.register_script(_TAKE)
 
     async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
         if amount > limit.capacity:
             return float("inf")
-        took, content = amount / limit.refill_per_s, limit.capacity / limit.refill_per_s
         try:
-            with self._link.guard("limits"):
-                return float(await self._take(keys=[_key(name)], args=[took, content]))
+            return await self._take(name, amount, limit)
         except RedisUnavailableError:
             return await self._alone.take(name, amount, limit)
 
     async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         try:
-            with self._link.guard("limits"):
-                await self._give_back(keys=[_key(name)], args=[amount / limit.refill_per_s])
+            await self._take(name, -amount, limit)
         except RedisUnavailableError:
             await self._alone.refund(name, amount, limit)
 
-
-def _key(name: str) -> str:
-    return f"{PREFIX}{name}"
+    async def _take(self, name: str, amount: float, limit: TokenBucket) -> float:
+        """Raises RedisUnavailableError."""
+        key = f"{PREFIX}{name}"
+        seconds = amount / limit.refill_per_s, limit.capacity / limit.refill_per_s
+        with self._link.guard("limits"):
+            late_s, is_damaged = await self._script(keys=[key], args=seconds)
+        if is_damaged:
+            self._link.report_damaged(
+                "limits", key, "it is no time that a bucket of this size can have"
+            )
+        return float(late_s)

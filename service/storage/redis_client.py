@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from service.observability.redis_metrics import RedisEvent
 from service.storage.redis_server_id import RedisReplacedError, read_run_id, read_run_id_async
+from service.storage.redis_settings import check_redis_settings
 
 _PROBE_S, _AGAIN_S = 1.0, 0.02
 _CONNECTIONS, _LATE = 64, 64
@@ -39,6 +40,11 @@ _RESTORING = ContextVar("restoring", default=False)
 
 class RedisUnavailableError(Exception):
     """Redis is unavailable, or refused a command."""
+
+
+def is_wrong_type(error: faults.ResponseError) -> bool:
+    """Whether a command was refused because the key holds a value of another type."""
+    return str(error).startswith("WRONGTYPE")
 
 
 @final
@@ -95,6 +101,8 @@ class RedisClient:
         self._restores: list[Callable[[], object]] = []
         self.is_restoring = False
         self.is_available = True  # until a command fails
+        self._has_checked_settings = False  # of the Redis that answers now
+        self._warnings: list[str] = []  # about its settings, so that they are logged once
         self._refusal = ("", "")  # the last one, so that it is logged once
         self._damaged: OrderedDict[str, None] = OrderedDict()  # keys that were logged
         self._doubt = asyncio.Event()
@@ -153,6 +161,8 @@ class RedisClient:
             if identity != self._restored:
                 await self._restore(*identity)
                 self._restored = identity
+            if not self._has_checked_settings:
+                await self._check_settings()
         except (faults.RedisError, OSError, RedisUnavailableError) as error:
             self._set(False, str(error))
         else:
@@ -171,7 +181,9 @@ class RedisClient:
             self._damaged[key] = None
             if len(self._damaged) > _DAMAGED:
                 self._damaged.popitem(last=False)
-            structlog.get_logger().error("damaged in redis", part=part, key=key, reason=reason)
+            structlog.get_logger().error(
+                "redis value is damaged", part=part, key=key, reason=reason
+            )
 
     @contextmanager
     def allow_restore(self) -> Iterator[None]:
@@ -247,6 +259,15 @@ class RedisClient:
         finally:
             self.is_restoring = False
 
+    async def _check_settings(self) -> None:
+        """Log warnings about the settings, unless they are those of the last time."""
+        warnings = await check_redis_settings(self._prober)
+        self._has_checked_settings = True
+        if warnings != self._warnings:
+            for warning in warnings:
+                structlog.get_logger().warning("redis settings", reason=warning)
+            self._warnings = warnings
+
     def _check_connection(self, connection: Any) -> None:
         connection.on_connect()
         self._admit(read_run_id(connection))
@@ -271,4 +292,5 @@ class RedisClient:
             if is_available:
                 structlog.get_logger().info("redis is back")
             else:
+                self._has_checked_settings = False  # another one may come back
                 structlog.get_logger().error("redis is away", reason=reason)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 
 from service.settings import Settings
 from tests.support.paths import REPO
+from tests.support.redis_server import RedisServer
 
 COMPOSE = yaml.safe_load((REPO / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
@@ -68,6 +70,26 @@ def test_a_service_waits_for_services(service: dict[str, Any]) -> None:
         assert "healthcheck" in SERVICES[name]
         assert wanted["condition"] == "service_healthy"
     assert set(service["networks"]) <= COMPOSE["networks"].keys()
+
+
+def test_redis_keeps_what_is_stored(redis_server: Callable[..., RedisServer]) -> None:
+    program, *options = SERVICES["redis"]["command"]
+    assert program == "redis-server"
+    server = redis_server(*options)
+    assert server.list_warnings() == []
+    settings = server.client.config_get("maxmemory", "appendfsync")
+    assert settings["appendfsync"] == "everysec"
+    container = SERVICES["redis"]["deploy"]["resources"]["limits"]["memory"]
+    row = (
+        "| `appendonly yes`, `appendfsync everysec`: the default of `appendfsync`, and what compose"
+    )
+    policy = "| `maxmemory-policy volatile-lru`, as compose and Kubernetes have"
+    assert server.client.config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-lru"}
+    table = (REPO / "docs/operations.md").read_text()
+    assert f"\n{row}" in table
+    assert f"\n{policy}" in table
+    # A quarter is for buffers, and for what changes while Redis forks to rewrite its log.
+    assert int(container.removesuffix("m")) * 2**20 >= 1.25 * int(settings["maxmemory"])
 
 
 def test_settings_of_the_server_are_settings() -> None:

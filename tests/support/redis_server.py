@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import socket
@@ -10,8 +11,11 @@ import time
 from pathlib import Path
 
 import redis
+from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from service.storage.redis_settings import check_redis_settings
 
 SERVER = shutil.which("redis-server")
 
@@ -60,3 +64,15 @@ class RedisServer:
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+    def list_warnings(self, user: str = "") -> list[str]:
+        """Return what a server says about the settings; as `user`, as in `name:password@`."""
+
+        async def check() -> list[str]:
+            client = redis_asyncio.Redis.from_url(f"redis://{user}127.0.0.1:{self.port}/0")
+            try:
+                return await check_redis_settings(client)
+            finally:
+                await client.aclose()
+
+        return asyncio.run(check())

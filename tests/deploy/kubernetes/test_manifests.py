@@ -93,6 +93,16 @@ def test_settings_and_metrics_are_the_server_s(tmp_path: Path) -> None:
     assert targets["basin_queue_depth"] == {"type": "AverageValue", "averageValue": half}
 
 
+def test_redis_has_the_options_of_compose() -> None:
+    """A test of compose asks a real Redis what they give."""
+    [container] = PODS["redis"]["spec"]["containers"]
+    compose = yaml.safe_load((REPO / "docker-compose.yml").read_text())["services"]["redis"]
+    assert container["command"] == compose["command"]
+    assert container["image"] == compose["image"]
+    limit = compose["deploy"]["resources"]["limits"]["memory"]
+    assert container["resources"]["limits"]["memory"] == limit.replace("m", "Mi")
+
+
 @pytest.mark.parametrize("name", ["server", "worker"])
 def test_there_is_time_to_end(name: str) -> None:
     spec = PODS[name]["spec"]

@@ -202,6 +202,13 @@ def test_what_is_taken_comes_back_evenly() -> None:
     assert math.isinf(take(3.5, "new"))
 
 
+def test_a_bucket_that_became_smaller_is_at_most_empty() -> None:
+    limiter = LocalLimiter(Clock())
+    large, small = TokenBucket(capacity=1000, refill_per_s=1), TokenBucket(3, 1)
+    assert asyncio.run(limiter.take("a", 900, large)) == 0
+    assert asyncio.run(limiter.take("a", 1, small)) == 1
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 50)), max_size=40),
     st.floats(1, 40),

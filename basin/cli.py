@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from basin_client import InputError
 from basin_client.command_line import run
 
 from basin.jobs import jobs
@@ -85,11 +86,26 @@ def onnx(
         print(path)
 
 
+def seal(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint.")],
+) -> None:
+    """Accept an edit of manifest.json or README.md: write the digest and the hash anew."""
+    from models.checkpoint import seal_checkpoint
+    from models.manifest import CheckpointError
+
+    try:
+        sealed = seal_checkpoint(checkpoint)
+    except CheckpointError as error:
+        raise InputError(str(error)) from error
+    print(f"{checkpoint} {sealed.sha256}")
+
+
 app.command()(serve)
 app.command()(settings)
 app.command(context_settings=_PASSED_ON)(keys)
 app.command(context_settings=_PASSED_ON)(train)
 app.command()(onnx)
+app.command()(seal)
 app.add_typer(jobs, name="jobs")
 if find_spec("pandas") is not None:
     for name, where in _TABLE_COMMANDS.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from basin_client import InputError
 
 from models import checkpoint
-from models.checkpoint import CheckpointError
+from models.manifest import CheckpointError
 from service.registry.handles import handle_for
 
 

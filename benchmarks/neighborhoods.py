@@ -23,9 +23,10 @@ from basin_client.transaction_tables import TransactionColumns, read_transaction
 
 from benchmarks.machine import describe
 from models.base import DynamicsParams
-from models.checkpoint import Checkpoint, EnergyReference, load_checkpoint
+from models.checkpoint import Checkpoint, load_checkpoint
 from models.inputs.graph_batch import GraphBatch
 from models.inputs.transactions import TransactionHistory
+from models.manifest import EnergyReference
 from models.tasks.node_scorer import NodeScorer
 from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
 from training.datasets.payments import simulate_payments

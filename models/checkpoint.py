@@ -1,7 +1,7 @@
 """A checkpoint is a folder: weights in safetensors, a manifest with their hash, a model card.
 
 Nothing in it is executed. Loading refuses a folder whose files are not exactly those of the
-manifest, byte for byte.
+manifest, byte for byte, and a manifest that is not the one that was written.
 """
 
 from __future__ import annotations
@@ -10,257 +10,28 @@ import hashlib
 import json
 import platform
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Self
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import ValidationError
 
 from models.base import Architecture
-from models.inputs.transactions.recipe import TransactionRecipe
+from models.manifest import (
+    MANIFEST,
+    CheckpointError,
+    Manifest,
+    TrainedKnobs,
+    parse_manifest,
+    read_manifest_bytes,
+    verify_manifest,
+)
+from models.manifest_digest import write_with_digest
 from models.registry import find_architectures
-from models.resonance import ResolvedResonance
 
-MANIFEST, WEIGHTS, CARD = "manifest.json", "model.safetensors", "README.md"
-_MANIFEST_LIMIT = 4 << 20
-
-
-class CheckpointError(Exception):
-    """The folder is not a checkpoint this version can trust; the message says why."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Feature(_Part):
-    """One feature as the network was trained to see it; `values` where it is a category."""
-
-    name: str
-    minimum: float
-    maximum: float
-    mean: float
-    values: tuple[str, ...] | None = None
-
-
-class Calibration(_Part):
-    """probability = 1 / (1 + exp(-slope * logit - intercept)), Platt 1999, from validation."""
-
-    slope: float
-    intercept: float
-
-    def __call__(self, logits: np.ndarray) -> np.ndarray:
-        """Probabilities, float64, of raw logits."""
-        z = self.slope * np.asarray(logits, dtype=np.float64) + self.intercept
-        return 0.5 * (1 + np.tanh(z / 2))
-
-
-def find_budget_threshold(probabilities: np.ndarray, count: int) -> float | None:
-    """Return the lowest of the `count` highest probabilities, so that at most `count` reach it.
-
-    Equal probabilities all reach a threshold or none: fewer do where more than `count` are equal;
-    None where that leaves none.
-    """
-    ranked = np.sort(probabilities)[::-1]
-    if count >= len(ranked):
-        return float(ranked[-1])
-    above = ranked[:count][ranked[:count] > ranked[count]]
-    return float(above[-1]) if len(above) else None
-
-
-_CENTRAL = (0.5, 99.5)
-"""Percentiles that are nothing to speak of, in percent; docs/out-of-distribution.md says why."""
-
-
-class HiddenReference(_Part):
-    """Quantiles as above of images of which this share is hidden: of patches, or of pixels."""
-
-    share: float = Field(ge=0, le=1)
-    values: tuple[float, ...]
-
-
-class DegreeReference(_Part):
-    """Quantiles of the energy of graphs with this mean log degree."""
-
-    log_degree: float = Field(ge=0, description="mean of log(1 + degree), summed over relations")
-    values: tuple[float, ...]
-
-
-class EnergyReference(_Part):
-    """Quantiles of the final energy per node or token: of inputs like those of the training.
-
-    The energy of an image with holes says above all how much of it is hidden, and that of a graph
-    how many neighbours its nodes have, so there are those of several shares or degrees too.
-    """
-
-    levels: tuple[float, ...]
-    values: tuple[float, ...]
-    by_hidden: tuple[HiddenReference, ...] = Field(
-        default=(), description="in order of their shares"
-    )
-    by_degree: tuple[DegreeReference, ...] = Field(
-        default=(), description="in order of their degrees; graphs whose nodes are scored"
-    )
-
-    def percentile(self, energy_per_node: float, given: float | None = None) -> float:
-        """Share of the training's with lower energy, in percent.
-
-        Args:
-            given: the share that is hidden, or the mean log degree. The energy is compared with
-                those of inputs with the same, interpolated between the two references around it;
-                below the first and above the last reference with that one.
-        """
-        has_some = bool(self.by_hidden or self.by_degree)
-        values = self._between(given) if has_some and given is not None else self.values
-        return 100 * float(np.interp(energy_per_node, values, self.levels))
-
-    def _between(self, given: float) -> np.ndarray:
-        given_S, values_SQ = self._table
-        above = int(np.clip(np.searchsorted(given_S, given), 1, len(given_S) - 1))
-        low, high = given_S[above - 1], given_S[above]
-        weight = float(np.clip((given - low) / (high - low), 0, 1))
-        return (1 - weight) * values_SQ[above - 1] + weight * values_SQ[above]
-
-    @cached_property
-    def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        given = [part.share for part in self.by_hidden]
-        given += [part.log_degree for part in self.by_degree]
-        return np.array(given), np.array([part.values for part in self._parts])
-
-    @property
-    def _parts(self) -> tuple[HiddenReference | DegreeReference, ...]:
-        return *self.by_hidden, *self.by_degree
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if {len(values) for values in (self.values, *(p.values for p in self._parts))} != {
-            len(self.levels)
-        }:
-            raise ValueError("each level has one value")
-        for name, given in (
-            ("by_hidden", [part.share for part in self.by_hidden]),
-            ("by_degree", [part.log_degree for part in self.by_degree]),
-        ):
-            if len(given) == 1 or given != sorted({*given}):
-                raise ValueError(f"{name} must be in order, and two or more")
-        if self.by_hidden and self.by_degree:
-            raise ValueError("there are references by_hidden or by_degree, not both")
-        return self
-
-    @staticmethod
-    def out_of_distribution(percentile: float) -> bool:
-        """Is it outside the central 99 %? Of rows like the training's one in a hundred is."""
-        return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
-
-
-class NeighborhoodDefaults(_Part):
-    """How much of a stored graph is read to score some of its nodes, unless a request says.
-
-    Chosen on the graph of the training: nodes get the label that all of it gives them.
-    """
-
-    hops: int = Field(ge=0, description="edges between a target and the farthest node, either way")
-    max_neighbors: int = Field(ge=1, description="neighbours that are followed of each node")
-    labels_equal: float = Field(
-        ge=0, le=1, description="share of nodes with the label that the whole graph gives them"
-    )
-    nodes: int = Field(ge=1, description="nodes that this was measured on")
-    energy: EnergyReference = Field(description="of neighbourhoods of nodes to train on")
-
-
-class TrainedKnobs(_Part):
-    """The dynamics the network was trained with; `beta` per block and head."""
-
-    steps: int
-    step_size: float
-    beta: tuple[tuple[float, ...], ...]
-    resonance: ResolvedResonance | None = None
-
-
-class DailyScores(_Part):
-    """The highest probabilities of a day, on average over the validation part."""
-
-    inputs: float = Field(gt=0, description="of a day, labelled or not")
-    ranks: tuple[float, ...] = Field(
-        min_length=1, description="places in order, ascending; of equal inputs the last one"
-    )
-    probabilities: tuple[float, ...] = Field(description="at these places, descending")
-
-    @model_validator(mode="after")
-    def _fit(self) -> Self:
-        if len(self.ranks) != len(self.probabilities):
-            raise ValueError("daily: ranks and probabilities differ in length")
-        return self
-
-    def find_threshold(self, alerts: float) -> float:
-        """Return the probability that no more than `alerts` inputs of a day reach, on average;
-        interpolated between places. Above all of them where already the first is more often."""
-        if alerts < self.ranks[0]:
-            return float(np.nextafter(self.probabilities[0], 2))
-        return float(np.interp(alerts, self.ranks, self.probabilities))
-
-
-class Decision(_Part):
-    """How the threshold of a label was chosen, and what it gave on the validation part."""
-
-    rule: Literal["macro_f1", "budget", "daily_budget", "precision", "cost"]
-    value: float | None = Field(
-        None, description="share, alerts of a day, precision or cost ratio of the rule"
-    )
-    threshold: float
-    alert_share: float = Field(description="of all inputs, labelled or not, that had label 1")
-    precision: float | None = Field(description="of labelled inputs; null where none had label 1")
-    recall: float
-    loss: float | None = Field(
-        default=None,
-        description="with rule `cost`, of 1,000 labelled inputs, in costs of a missed fraud: "
-        "alerts times the cost ratio, and missed frauds",
-    )
-    daily: DailyScores | None = Field(
-        default=None, description="for `daily_budget`; null where times are no timestamps"
-    )
-
-
-class Manifest(_Part):
-    """Everything about a checkpoint but its weights."""
-
-    format: Literal[1] = 1
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
-    version: str = Field(pattern=r"^[0-9A-Za-z.+-]{1,32}$")
-    architecture: str
-    task: Literal["anomaly", "classification", "images", "completion"]
-    config: dict[str, JsonValue]
-    knobs: TrainedKnobs
-    features: tuple[Feature, ...]
-    edge_features: tuple[Feature, ...] = ()
-    threshold: float = Field(
-        default=0.5, description="label is 1 from this probability on; anomalies"
-    )
-    calibration: Calibration = Field(
-        default=Calibration(slope=1.0, intercept=0.0),
-        description="of the logit of a node; anomalies",
-    )
-    decision: Decision | None = Field(default=None, description="behind `threshold`; anomalies")
-    neighborhood: NeighborhoodDefaults | None = Field(
-        default=None, description="what of a stored graph is read; anomalies"
-    )
-    transactions: TransactionRecipe | None = Field(
-        default=None, description="how rows of a table of transactions become features"
-    )
-    temperatures: tuple[float, ...] = Field(
-        default=(),
-        description="T of each task of a classifier: softmax(logits / T)",
-    )
-    energy: EnergyReference
-    training: dict[str, JsonValue] = Field(description="data, split, protocol, seed, recipe")
-    metrics: dict[str, JsonValue] = Field(description="figures by part of the data")
-    files: dict[str, str] = Field(default_factory=dict, description="SHA-256 of each file")
-    versions: dict[str, str] = Field(default_factory=dict)
+WEIGHTS, CARD = "model.safetensors", "README.md"
 
 
 @dataclass(frozen=True)
@@ -311,19 +82,42 @@ def save_checkpoint(
             },
         }
     )
-    text = json.dumps(manifest.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_bytes(write_with_digest(manifest.model_dump(mode="json")))
     return load_checkpoint(folder)
 
 
 def load_checkpoint(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
-    """Verify and load a checkpoint.
+    """Verify and load a checkpoint. A manifest of before version 0.2.0, without a digest, is loaded
+    with a warning in the log.
 
     Raises:
         CheckpointError: a file is missing, unlisted, altered or malformed, or the architecture,
             its configuration or the weights do not fit each other.
     """
-    manifest, sha256 = _read_manifest(folder)
+    return _load(folder, read_manifest_bytes(folder / MANIFEST), device)
+
+
+def seal_checkpoint(folder: Path) -> Checkpoint:
+    """Write the digest of a manifest, and the hash of the card, as they are after an edit.
+
+    Raises:
+        CheckpointError: it would not load then; nothing is written.
+    """
+    path = folder / MANIFEST
+    raw = read_manifest_bytes(path)
+    manifest = parse_manifest(path, raw)
+    content = json.loads(raw)
+    if CARD in manifest.files:
+        content["files"][CARD] = hashlib.sha256(_content(folder / CARD)).hexdigest()
+    sealed = write_with_digest(content)
+    checkpoint = _load(folder, sealed, "cpu")
+    path.write_bytes(sealed)
+    return checkpoint
+
+
+def _load(folder: Path, raw: bytes, device: str | torch.device) -> Checkpoint:
+    """Load a checkpoint whose manifest has the bytes `raw`."""
+    manifest = verify_manifest(folder / MANIFEST, raw)
     listed, present = set(manifest.files) | {MANIFEST}, {p.name for p in folder.iterdir()}
     if WEIGHTS not in manifest.files:
         raise CheckpointError(f"{folder}: the manifest lists no {WEIGHTS}")
@@ -356,26 +150,7 @@ def load_checkpoint(folder: Path, device: str | torch.device = "cpu") -> Checkpo
         if not tensor.isfinite().all():
             raise CheckpointError(f"{folder}: {name} holds values that are not finite")
     network.requires_grad_(False)
-    return Checkpoint(network.eval().to(device), manifest, sha256)
-
-
-def _read_manifest(folder: Path) -> tuple[Manifest, str]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise CheckpointError(f"{folder}: there is no {MANIFEST}")
-    if path.stat().st_size > _MANIFEST_LIMIT:
-        raise CheckpointError(f"{path}: larger than {_MANIFEST_LIMIT} bytes")
-    raw = path.read_bytes()
-    try:
-        manifest = Manifest.model_validate_json(raw)
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{path}: {where}: {first['msg']}") from error
-    for name in manifest.files:
-        if Path(name).name != name or name in ("", ".", ".."):
-            raise CheckpointError(f"{path}: {name!r} is not a plain file name")
-    return manifest, hashlib.sha256(raw).hexdigest()
+    return Checkpoint(network.eval().to(device), manifest, hashlib.sha256(raw).hexdigest())
 
 
 def _content(path: Path) -> bytes:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import EnergyReference, Feature, Manifest, read_trained_params
+from models.checkpoint import read_trained_params
 from models.inputs.graph import Column
+from models.manifest import EnergyReference, Feature, Manifest
 from training.datasets import Split
 from training.trainer import TrainConfig, TrainResult, to_json_types
 

@@ -6,13 +6,13 @@ come from the manifest; the description in Markdown is written by the export of 
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import yaml
 
-from models.checkpoint import CARD, MANIFEST, CheckpointError, Manifest, load_checkpoint
+from models.checkpoint import CARD, load_checkpoint, seal_checkpoint
+from models.manifest import CheckpointError, Manifest
 from training.datasets.terms import MEANING, DatasetTerms
 
 _FENCE = "---\n"
@@ -98,7 +98,7 @@ def build_metadata(manifest: Manifest, terms: DatasetTerms | None = None) -> dic
 def rewrite_card(folder: Path, terms: DatasetTerms | None = None) -> None:
     """Write metadata and terms of a checkpoint's card anew; its description stays.
 
-    The manifest gets the new hash of the card and is otherwise the same byte for byte.
+    The manifest gets the new hash of the card and a new digest, and is otherwise the same.
 
     Raises:
         CheckpointError: the folder is not a checkpoint.
@@ -107,11 +107,8 @@ def rewrite_card(folder: Path, terms: DatasetTerms | None = None) -> None:
     if CARD not in manifest.files:
         raise CheckpointError(f"{folder}: the manifest lists no {CARD}")
     card = build_card(manifest, read_description((folder / CARD).read_text("utf-8")), terms)
-    sha256 = hashlib.sha256(card.encode()).hexdigest()
-    text = (folder / MANIFEST).read_text("utf-8").replace(manifest.files[CARD], sha256)
     (folder / CARD).write_text(card, encoding="utf-8")
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
-    load_checkpoint(folder)
+    seal_checkpoint(folder)
 
 
 def read_description(card: str) -> str:

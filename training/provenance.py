@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from models.checkpoint import Manifest
+from models.manifest import Manifest
 from training.datasets import (
     IMAGE_DATASETS,
     TU_DATASETS,

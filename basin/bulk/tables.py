@@ -13,14 +13,13 @@ from basin_client import InputError
 from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables, other_columns
 from basin_client.schema import GraphSchema
 from basin_client.tables import read_table
-from pydantic import ValidationError
 
 from basin.bulk.plan import Plan, hash_files, lock_folder, read_ids
 from basin.bulk.run import PartExecutor, ShowProgress, ray_executor, run_in_process, score
 from basin.io import add_columns
 from models.base import DynamicsParams
-from models.checkpoint import MANIFEST, Manifest
 from models.inputs.graph import UNTYPED, Graph
+from models.manifest import MANIFEST, CheckpointError, Manifest, read_manifest
 from service.endpoints.anomaly.infer import labelled
 from service.settings import Settings
 
@@ -111,8 +110,8 @@ def find_model(name: str | None) -> tuple[Path, Manifest]:
     name = name or settings.default_anomaly_model
     for path in sorted(settings.checkpoints.glob(f"*/{MANIFEST}")):
         try:
-            manifest = Manifest.model_validate_json(path.read_bytes())
-        except ValidationError:
+            manifest = read_manifest(path.parent)
+        except CheckpointError:
             continue
         if manifest.name == name:
             return path.parent, manifest

@@ -27,7 +27,7 @@ from basin_client.request import Include
 
 from basin.local.answer import MemoryAnswerer, ModelAnswerer
 from models.base import Architecture
-from models.checkpoint import CheckpointError, Manifest
+from models.manifest import CheckpointError, Manifest
 from models.paths import find_shipped
 from service.registry.handles import Model as LoadedModel
 from service.registry.handles import Scorer

@@ -39,7 +39,7 @@ from benchmarks.machine import describe
 from benchmarks.server import free_port, serving
 from benchmarks.throughput import trained_tolerance, untrained
 from models import checkpoint
-from models.checkpoint import EnergyReference, Manifest
+from models.manifest import EnergyReference, Manifest
 from models.tasks.image_completer import ImageCompleter
 
 REPO = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
-from models.checkpoint import CheckpointError
+from models.manifest import CheckpointError
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import problems
 from service.errors import make_problem

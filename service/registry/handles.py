@@ -13,13 +13,14 @@ from scipy.special import softmax
 
 from models.architectures.ait import AiT, AiTConfig
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import Checkpoint, CheckpointError, EnergyReference, Manifest
+from models.checkpoint import Checkpoint
 from models.inputs.graph import Column, Graph, OutsideNeighbors
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
 from models.inputs.transactions import TransactionRecipe, Transactions, find_history_kind
 from models.layouts import Layout
+from models.manifest import CheckpointError, EnergyReference, Manifest
 from models.tasks.completer import CompletionConfig, CompletionNetwork
 from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
 from models.tasks.node_scorer import NodeScorer

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 
 import structlog
 
-from models.checkpoint import CheckpointError
+from models.manifest import CheckpointError
 from service.errors import Problem, make_problem
 from service.registry.handles import Model
 from service.registry.loader import ModelLoader

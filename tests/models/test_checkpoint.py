@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import safetensors.torch
@@ -14,17 +16,25 @@ from pydantic import ValidationError
 
 from models.architectures.et import ET
 from models.checkpoint import (
-    Calibration,
     Checkpoint,
+    load_checkpoint,
+    read_trained_params,
+    save_checkpoint,
+    seal_checkpoint,
+)
+from models.manifest import (
+    Calibration,
     CheckpointError,
     DegreeReference,
     EnergyReference,
     HiddenReference,
     Manifest,
-    load_checkpoint,
-    read_trained_params,
-    save_checkpoint,
+    read_manifest,
 )
+from models.manifest_digest import write_with_digest
+from tests.support.paths import REPO
+
+SHIPPED = sorted((REPO / "checkpoints").glob("*/manifest.json"))
 
 
 @pytest.fixture
@@ -49,10 +59,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _edit(folder: Path, change: Callable[[dict], None]) -> None:
+    """Write a manifest as a program would that knows its digest."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(write_with_digest(manifest))
 
 
 def _rehash(folder: Path) -> None:
@@ -126,6 +137,133 @@ def test_a_broken_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"format": NaN')
     with pytest.raises(CheckpointError, match="JSON"):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pytest.param(None, id="example"),
+        *(pytest.param(path, id=path.parent.name) for path in SHIPPED),
+    ],
+)
+def test_no_flipped_bit_of_a_manifest_is_read(folder: Path, manifest: Path | None) -> None:
+    """All that loading reads of a manifest is read by `read_manifest`, which it calls first."""
+    path = folder / "manifest.json"
+    raw = (manifest or path).read_bytes()
+    path.write_bytes(raw)
+    read_manifest(folder)
+    bits = Random(len(raw)).sample(range(8 * len(raw)), 300)
+    # The digest, what is around it and both ends, which a sample may miss.
+    line = raw.index(b' "digest"')
+    bits += [*range(64), *range(8 * (line - 4), 8 * len(raw))]
+    for bit in bits:
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointError):
+            read_manifest(folder)
+
+
+def test_a_flipped_bit_of_a_manifest_does_not_load(folder: Path) -> None:
+    path = folder / "manifest.json"
+    raw = path.read_bytes()
+    for bit in Random(1).sample(range(8 * len(raw)), 300):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointError):
+            load_checkpoint(folder)
+    path.write_bytes(raw)
+    load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda raw: raw.replace(b'"threshold": 0.5', b'"threshold": 0.4'),
+        lambda raw: raw.replace(b'"slope": 2.0', b'"slope": 2.00'),  # the same number
+        lambda raw: json.dumps(json.loads(raw)).encode(),  # the same values
+        lambda raw: raw + b"\n",
+        lambda raw: raw.replace(b"\n", b"\r\n"),
+        lambda raw: raw.replace(b'"digest": "', b'"digest": "0')[:-5] + b'"\n}\n',
+    ],
+)
+def test_an_edited_manifest_names_the_command_that_seals_it(
+    folder: Path, edit: Callable[[bytes], bytes]
+) -> None:
+    path = folder / "manifest.json"
+    raw = path.read_bytes()
+    path.write_bytes(edit(raw))
+    assert path.read_bytes() != raw
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(folder)
+    assert str(error.value) == (
+        f"{path} does not match its digest: it was damaged or edited. Restore it or, if the edit "
+        f"is yours, seal it: basin seal {folder}"
+    )
+    seal_checkpoint(folder)
+    assert load_checkpoint(folder).manifest.name == "example"
+
+
+def test_sealing_keeps_the_edit_and_takes_the_card_as_it_is(folder: Path) -> None:
+    path, card = folder / "manifest.json", folder / "README.md"
+    raw = path.read_bytes()
+    assert seal_checkpoint(folder).sha256 == hashlib.sha256(raw).hexdigest(), "nothing changed"
+    assert path.read_bytes() == raw
+    path.write_bytes(raw.replace(b'"threshold": 0.5', b'"threshold": 0.25'))
+    card.write_text("# example, with notes of its owner\n")
+    sealed = seal_checkpoint(folder)
+    assert sealed.manifest.threshold == 0.25
+    assert load_checkpoint(folder).sha256 == sealed.sha256
+    assert path.read_bytes().count(b"\n") == raw.count(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("model.safetensors", lambda raw: raw[:-1] + b"x", "model.safetensors does not match"),
+        ("manifest.json", lambda raw: raw.replace(b'"et"', b'"gpt"'), "unknown architecture"),
+        ("manifest.json", lambda raw: raw[:-9], "JSON"),
+    ],
+)
+def test_what_would_not_load_is_not_sealed(
+    folder: Path, name: str, edit: Callable[[bytes], bytes], message: str
+) -> None:
+    path = folder / name
+    path.write_bytes(edit(path.read_bytes()))
+    manifest = (folder / "manifest.json").read_bytes()
+    with pytest.raises(CheckpointError, match=message):
+        seal_checkpoint(folder)
+    assert (folder / "manifest.json").read_bytes() == manifest
+
+
+def test_a_manifest_of_before_digests_loads_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["digest"]
+    path.write_text(json.dumps(manifest, indent=1))
+    assert load_checkpoint(folder).manifest.digest is None
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{path} has no digest" in record.message
+    assert f"basin seal {folder}" in record.message
+    seal_checkpoint(folder)
+    caplog.clear()
+    load_checkpoint(folder)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_the_digest_can_be_verified_by_hand(path: Path) -> None:
+    """As docs/training.md says: what ships has one, of the file without its line."""
+    command = f"grep -v '^ \"digest\": ' {path.name} | sha256sum"
+    assert command in (REPO / "docs" / "training.md").read_text()
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=path.parent, capture_output=True, text=True, check=True
+    )
+    assert json.loads(path.read_text())["digest"] == done.stdout.split()[0]
 
 
 def test_weights_that_are_not_finite(folder: Path) -> None:

@@ -12,15 +12,9 @@ import pytest
 import torch
 
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import (
-    Calibration,
-    EnergyReference,
-    Manifest,
-    load_checkpoint,
-    read_trained_params,
-    save_checkpoint,
-)
+from models.checkpoint import load_checkpoint, read_trained_params, save_checkpoint
 from models.dynamics import StopReason
+from models.manifest import Calibration, EnergyReference, Manifest
 from models.registry import find_architectures
 from models.resonance import Resonance
 

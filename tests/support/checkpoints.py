@@ -15,7 +15,9 @@ from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
 from models.architectures.et import ET, ETConfig, ETGraph, ETImage, ETWindow
 from models.base import temporary_seed
-from models.checkpoint import (
+from models.inputs.graph import Column, Graph
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
+from models.manifest import (
     Calibration,
     EnergyReference,
     Feature,
@@ -23,8 +25,6 @@ from models.checkpoint import (
     Manifest,
     NeighborhoodDefaults,
 )
-from models.inputs.graph import Column, Graph
-from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
 from models.tasks.completer import CompletionNetwork
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.window_completer import WindowConfig

@@ -10,8 +10,8 @@ import numpy as np
 
 from models import checkpoint
 from models.architectures.ait import AiT, AiTConfig
-from models.checkpoint import EnergyReference, Manifest
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH
+from models.manifest import EnergyReference, Manifest
 from tests.support.completion import text
 from tests.support.image_files import saved
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from models.checkpoint import CheckpointError, Manifest, load_checkpoint
+from models.checkpoint import load_checkpoint, seal_checkpoint
+from models.manifest import CheckpointError, Manifest
+from models.manifest_digest import write_with_digest
 from service.settings import Settings
 from training.__main__ import app
 from training.datasets.terms import DATASET_TERMS, MEANING
@@ -101,10 +102,7 @@ def test_cards_are_written_anew_without_touching_anything_else(tmp_path: Path) -
         path, text = folder / "README.md", (folder / "README.md").read_text()
         old = read_description(text) + "\n"
         path.write_text(old)
-        manifest = folder / "manifest.json"
-        new_hash, old_hash = (hashlib.sha256(card.encode()).hexdigest() for card in (text, old))
-        manifest.write_text(manifest.read_text().replace(new_hash, old_hash))
-        load_checkpoint(folder)
+        seal_checkpoint(folder)
     result = CliRunner().invoke(app, ["cards", "--folder", str(copies)], catch_exceptions=False)
     assert result.exit_code == 0
     for folder in FOLDERS:
@@ -118,6 +116,6 @@ def test_a_checkpoint_whose_manifest_lists_no_card_is_refused(tmp_path: Path) ->
     path = tmp_path / "one" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["README.md"]
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(write_with_digest(manifest))
     with pytest.raises(CheckpointError, match=r"lists no README\.md"):
         rewrite_card(tmp_path / "one")

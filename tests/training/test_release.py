@@ -12,8 +12,9 @@ import pytest
 from basin_client import InputError
 from typer.testing import CliRunner
 
-from models.checkpoint import Manifest, load_checkpoint
+from models.checkpoint import load_checkpoint
 from models.inputs.molecules import ATOM_COLUMNS
+from models.manifest import Manifest
 from service.settings import Settings
 from training.__main__ import app
 from training.release import SHIPPED_CHECKPOINTS

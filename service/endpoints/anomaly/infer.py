@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from models.base import StepControl
-from models.checkpoint import Manifest
 from models.inputs.graph_batch import GraphBatch
 from models.interpret.reasons import RowReasons
+from models.manifest import Manifest
 from service.endpoints.anomaly.explanation import explained_score
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.convergence import ConvergenceReports

@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 
 from models.base import DynamicsParams
-from models.checkpoint import EnergyReference
 from models.inputs.graph import Graph
+from models.manifest import EnergyReference
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     NeighborhoodKnobs,

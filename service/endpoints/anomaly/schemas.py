@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from models.checkpoint import Manifest
+from models.manifest import Manifest
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
     ArrayGraph,

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from models.checkpoint import Manifest, find_budget_threshold
+from models.manifest import Manifest, find_budget_threshold
 from service.endpoints.common.schemas import Strict
 from service.errors import FieldError
 from service.validation.schema_errors import make_request_problem

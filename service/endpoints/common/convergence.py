@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint import EnergyReference
 from models.dynamics import Solution, StopReason
+from models.manifest import EnergyReference
 
 _WORST_FIRST = (
     StopReason.DIVERGED,

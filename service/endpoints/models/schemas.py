@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from models.checkpoint import (
+from models.inputs.transactions import TransactionRecipe
+from models.manifest import (
     Calibration,
     Decision,
     EnergyReference,
@@ -14,7 +15,6 @@ from models.checkpoint import (
     NeighborhoodDefaults,
     TrainedKnobs,
 )
-from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.schemas import Json
 from service.registry.model_ref import ModelRef
 

@@ -23,8 +23,8 @@ from models import checkpoint
 from models.architectures.cdat import CDAT
 from models.architectures.et import ET
 from models.base import DynamicsParams
-from models.checkpoint import EnergyReference, Feature, Manifest
 from models.inputs.graph import Graph
+from models.manifest import EnergyReference, Feature, Manifest
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
 from service.endpoints.common.convergence import ConvergenceReports

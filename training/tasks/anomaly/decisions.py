@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from models.checkpoint import DailyScores, Decision, find_budget_threshold
+from models.manifest import DailyScores, Decision, find_budget_threshold
 from training.tasks.anomaly.evaluate import find_best_threshold
 
 Rule = Literal["macro_f1", "budget", "daily_budget", "precision", "cost"]

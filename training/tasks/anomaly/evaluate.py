@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
-from models.checkpoint import Calibration
+from models.manifest import Calibration
 from training.datasets import Split
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.checkpoint import Checkpoint, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.graph import Column
+from models.manifest import Manifest
 from training.datasets import NodeDataset, Split
 from training.export import build_manifest, describe_columns
 from training.model_card import build_card

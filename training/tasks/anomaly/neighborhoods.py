@@ -10,16 +10,11 @@ from typing import final
 import numpy as np
 
 from models.base import DynamicsParams
-from models.checkpoint import (
-    Calibration,
-    DegreeReference,
-    EnergyReference,
-    NeighborhoodDefaults,
-)
 from models.inputs.graph import Graph, OutsideEdges
 from models.inputs.graph_batch import GraphBatch
 from models.inputs.neighbor_means import NeighborMeans, sum_outside_edges
 from models.layouts import EdgeList
+from models.manifest import Calibration, DegreeReference, EnergyReference, NeighborhoodDefaults
 from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import draw_sample
 from training.export import energy_quantiles

@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, save_checkpoint
+from models.manifest import EnergyReference, Manifest
 from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset, Split
 from training.datasets.nodes import draw_sample

@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from models.checkpoint import (
-    Checkpoint,
-    EnergyReference,
-    HiddenReference,
-    Manifest,
-    save_checkpoint,
-)
+from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.patches import MaskedImage
+from models.manifest import EnergyReference, HiddenReference, Manifest
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset
 from training.datasets.nodes import draw_sample

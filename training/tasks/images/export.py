@@ -9,8 +9,9 @@ import numpy as np
 from pydantic import JsonValue
 
 from models.architectures.ait import AiT
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.images import ImageInput
+from models.manifest import EnergyReference, Manifest
 from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.nodes import draw_sample
 from training.export import build_manifest, compute_energy_reference

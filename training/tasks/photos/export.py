@@ -9,14 +9,9 @@ import numpy as np
 import torch
 
 from models.base import DynamicsParams
-from models.checkpoint import (
-    Checkpoint,
-    EnergyReference,
-    HiddenReference,
-    Manifest,
-    save_checkpoint,
-)
+from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.windows import WindowBatch
+from models.manifest import EnergyReference, HiddenReference, Manifest
 from models.tasks.window_completer import WindowCompleter
 from training.export import build_manifest, energy_quantiles
 from training.model_card import build_card

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from models.checkpoint import Decision
+from models.manifest import Decision
 from service.endpoints.graphs.schemas import GraphBody
 from tests.support.live_transactions import (
     MODEL,

@@ -7,8 +7,8 @@ import pytest
 
 from models.architectures.et import ET, ETConfig
 from models.base import DynamicsParams
-from models.checkpoint import Calibration
 from models.inputs.graph import Graph
+from models.manifest import Calibration
 from models.tasks.node_scorer import NodeScorer
 from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
 from training.tasks.anomaly.neighborhoods import (

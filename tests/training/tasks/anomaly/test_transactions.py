@@ -15,7 +15,8 @@ from basin_client.tables import Table
 from basin_client.transaction_tables import TransactionColumns, read_transactions
 from typer.testing import CliRunner
 
-from models.checkpoint import Decision, load_checkpoint
+from models.checkpoint import load_checkpoint
+from models.manifest import Decision
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeScorer
 from training.__main__ import app

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, Decision, EnergyReference, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.graph import Column
+from models.manifest import Decision, EnergyReference, Manifest
 from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import draw_sample
 from training.datasets.transactions import DescribedTransactions

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from torch import nn
 
 from models.base import temporary_seed
-from models.checkpoint import Calibration, Decision
 from models.inputs.graph import Graph
+from models.manifest import Calibration, Decision
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets.nodes import Split

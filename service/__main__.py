@@ -10,7 +10,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import uvicorn
@@ -47,6 +47,14 @@ def main() -> None:
     worker = sys.argv[1:] == ["worker"]
     if sys.argv[1:] and not worker:
         sys.exit("usage: python -m service [worker | key NAME]")
+    logs.guard_stderr()
+    try:
+        _serve(worker)
+    finally:
+        logs.writer().flush()
+
+
+def _serve(worker: bool) -> NoReturn:
     settings = settings_or_exit()
     if worker and settings.redis_url is None:
         sys.exit("BASIN_REDIS_URL is not set; a worker reads jobs from the Redis of the servers")

@@ -22,6 +22,7 @@ from service.http.sse import OpenStreams
 from service.http.throttle import RefusalThrottle
 from service.imaging.decoder_pool import ImageDecoder
 from service.jobs.runner import JobRunner
+from service.observability.logs import LogCollector
 from service.observability.malloc import freeze_gc_heap
 from service.observability.metrics import LoadedModel, Metrics
 from service.observability.resources import ResourceCollector
@@ -175,6 +176,7 @@ class AppContext:
         certificate = None
         if settings.tls_certificate is not None and settings.tls_key is not None:
             certificate = settings.tls_certificate, settings.tls_key
+        self.metrics.registry.register(LogCollector())
         self.metrics.registry.register(
             ResourceCollector(
                 {

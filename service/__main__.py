@@ -9,8 +9,9 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import uvicorn
@@ -47,6 +48,14 @@ def main() -> None:
     worker = sys.argv[1:] == ["worker"]
     if sys.argv[1:] and not worker:
         sys.exit("usage: python -m service [worker | key NAME]")
+    logs.guard_stderr()
+    try:
+        _serve(worker)
+    finally:
+        logs.writer().flush()
+
+
+def _serve(worker: bool) -> NoReturn:
     settings = settings_or_exit()
     if worker and settings.redis_url is None:
         sys.exit("BASIN_REDIS_URL is not set; a worker reads jobs from the Redis of the servers")
@@ -102,8 +111,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self._admin is not None and self.started:
-            self._beside = asyncio.create_task(self._admin.serve([self._admin.socket]))
+        if (admin := self._admin) is not None and self.started:
+            self._beside = self._context.supervisor.start(
+                "admin port", partial(admin.serve, [admin.socket]), lambda: admin.should_exit
+            )
 
     def _tell_what_is_served(self, context: AppContext) -> None:
         scheme = "http" if self.config.ssl_certfile is None else "https"
@@ -135,7 +146,7 @@ class _Server(uvicorn.Server):
         context.registry.stop_loading()
         if self._admin is not None and self._beside is not None:
             self._admin.should_exit = True
-            await self._beside
+            await asyncio.wait({self._beside}, timeout=context.settings.shutdown_timeout_s)
         await super().shutdown(sockets)
 
 

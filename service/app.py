@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -69,21 +69,16 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(asyncio.to_thread(context.load))
-        await context.jobs.start(partial(replay, answers), loading)
-        watched = [part for part in (context.api_keys, context.redis) if part is not None]
-        watching = [asyncio.create_task(part.watch()) for part in watched]
-        watching.append(asyncio.create_task(trim_periodically()))
-        if not worker:
-            watching.append(asyncio.create_task(PendingScorer(context).run()))
-            watching.append(asyncio.create_task(NodeWatcher(context).run()))
-            if settings.webhook_origins:
-                watching.append(asyncio.create_task(WebhookSender(context).run()))
+        await context.jobs.start(partial(replay, answers), loading, context.supervisor)
+        works = _list_background_works(context, worker)
+        tasks = [context.supervisor.start(name, work) for name, work in works.items()]
         try:
             yield
         finally:
+            context.supervisor.close()
             await loading
             await context.jobs.close(settings.shutdown_timeout_s)
-            for task in watching:
+            for task in tasks:
                 task.cancel()
             await asyncio.to_thread(context.graphs.close)  # before Redis goes
             if context.redis is not None:
@@ -108,6 +103,23 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         openapi.install(app, settings)
     _configure_app(answers, context, ROUTERS)
     return app
+
+
+def _list_background_works(
+    context: AppContext, worker: bool
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Return what runs beside requests, by the names that metrics and logs have for it."""
+    works: dict[str, Callable[[], Awaitable[None]]] = {"memory": trim_periodically}
+    if context.api_keys is not None:
+        works["keys"] = context.api_keys.watch
+    if context.redis is not None:
+        works["redis"] = context.redis.watch
+    if not worker:
+        works["transactions"] = PendingScorer(context).run
+        works["nodes"] = NodeWatcher(context).run
+        if context.settings.webhook_origins:
+            works["webhooks"] = WebhookSender(context).run
+    return works
 
 
 def create_health_app(context: AppContext) -> FastAPI:

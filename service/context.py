@@ -22,6 +22,7 @@ from service.http.sse import OpenStreams
 from service.http.throttle import RefusalThrottle
 from service.imaging.decoder_pool import ImageDecoder
 from service.jobs.runner import JobRunner
+from service.observability.logs import LogCollector
 from service.observability.malloc import freeze_gc_heap
 from service.observability.metrics import LoadedModel, Metrics
 from service.observability.resources import ResourceCollector
@@ -35,6 +36,7 @@ from service.storage.graphs import GraphStore
 from service.storage.graphs.dynamic_graph import warm_up as warm_up_graphs
 from service.storage.memories import MemoryStore
 from service.storage.redis_client import RedisClient
+from service.supervisor import Supervisor
 from service.workers.large_json import LargeJsonParser
 from service.workers.smiles_pool import SmilesParserPool
 
@@ -57,6 +59,7 @@ class AppContext:
         traces: None where tracing is off.
         large_json: parses bodies that would block the event loop, in a child process.
         codec: threads that parse bodies and encode responses.
+        supervisor: runs what lasts as long as the server.
     """
 
     settings: Settings
@@ -74,6 +77,7 @@ class AppContext:
     usage_limits: UsageLimits
     redis: RedisClient | None  # to Redis
     traces: TraceExporter | None
+    supervisor: Supervisor
     large_json: LargeJsonParser = field(default_factory=LargeJsonParser)
     image_decoder: ImageDecoder = field(default_factory=ImageDecoder)
     throttle: RefusalThrottle = field(default_factory=RefusalThrottle)
@@ -91,6 +95,7 @@ class AppContext:
             KeysError: the file of API keys cannot be read.
         """
         metrics = Metrics()
+        supervisor = Supervisor(metrics.registry)
         storage = StorageBackends.from_settings(settings, metrics.redis.count)
         traces = _make_trace_exporter() if settings.tracing else None
         context = cls(
@@ -102,6 +107,7 @@ class AppContext:
                 settings.scheduling == "steps",
                 settings.max_per_model,
                 metrics.observe_step,
+                supervisor,
             ),
             metrics=metrics,
             body_reader=BodyReader(settings.max_body_bytes, settings.max_buffered_bytes),
@@ -127,6 +133,7 @@ class AppContext:
             usage_limits=UsageLimits(storage.limiter, metrics),
             redis=storage.redis,
             traces=traces,
+            supervisor=supervisor,
             alert_streams=OpenStreams(settings.max_alert_streams),
         )
         context._register_gauges()
@@ -173,6 +180,7 @@ class AppContext:
         certificate = None
         if settings.tls_certificate is not None and settings.tls_key is not None:
             certificate = settings.tls_certificate, settings.tls_key
+        self.metrics.registry.register(LogCollector())
         self.metrics.registry.register(
             ResourceCollector(
                 {
@@ -191,6 +199,14 @@ class AppContext:
         name = caller.name
         memories, graphs = self.memories.scoped_to(name), self.graphs.scoped_to(name)
         return replace(self, registry=registry, memories=memories, graphs=graphs)
+
+    def require_ready(self) -> None:
+        """
+        Raises:
+            Problem: `not-ready`: no models, or a background task is down.
+        """
+        self.registry.require_ready()
+        self.supervisor.require_running()
 
     async def memories_fingerprint(self) -> bytes:
         """Digest of the memories that the caller can sample."""
@@ -220,7 +236,7 @@ class AppContext:
         freeze_gc_heap()
 
     def _load(self) -> None:
-        self.graphs.start()
+        self.graphs.start(self.supervisor)
         warm_up_graphs()
         self.memories.prepare()
         self.registry.load(self.settings.checkpoints)

@@ -30,7 +30,7 @@ async def live() -> Health:
     responses=problems(500, 503),
 )
 async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Health:
-    """503 until the models are loaded, and where there are none."""
-    context.registry.require_ready()
+    """503 until models are loaded, where there are none, and while a background task is down."""
+    context.require_ready()
     link = context.redis
     return Health(status="ok", redis=None if link is None else link.state)

@@ -20,6 +20,7 @@ from service.engine.load_estimator import LoadEstimator
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
 from service.engine.scheduler import Scheduler, StepObserver, Task
 from service.observability.progress import Progress
+from service.supervisor import Supervisor
 
 T = TypeVar("T")
 _ENOUGH = 16  # a batch of this size begins without waiting; half of what keeps both threads busy
@@ -73,11 +74,12 @@ class Engine:
         steps: bool = True,
         max_per_model: int | None = None,
         on_step: StepObserver = lambda flow, rows, seconds: None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._load = LoadEstimator()
         self.admission = Admission(queue_size, max_per_model, self._load)
         self._scheduler = Scheduler(
-            threads, steps, lambda task: self.admission.measure(task.ran_s), on_step
+            threads, steps, lambda task: self.admission.measure(task.ran_s), on_step, supervisor
         )
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()

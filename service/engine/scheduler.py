@@ -36,6 +36,7 @@ from models.sampling import RunInterruptedError
 from service.engine.fair_queue import FairQueue, Flow, Schedulable
 from service.engine.memory_budget import MemoryBudget
 from service.observability.progress import Progress
+from service.supervisor import Supervisor
 
 StepObserver = Callable[[Hashable, int, float], object]
 
@@ -260,6 +261,7 @@ class Scheduler:
         steps: bool = True,
         on_over: Callable[[Task], object] = lambda run: None,
         on_step: StepObserver = lambda kind, rows, seconds: None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.on_end, self.on_step, self._steps = on_over, on_step, steps
         self.queue = FairQueue()
@@ -273,6 +275,7 @@ class Scheduler:
         self._turn_s = 0.0  # when the turn at hand began
         self._hub: greenlet | None = None
         self.spare: greenlet | None = None  # whose run is over
+        self._supervisor = supervisor or Supervisor()
         self._thread = threading.Thread(
             target=self._loop, args=(threads,), name="compute", daemon=True
         )
@@ -376,10 +379,17 @@ class Scheduler:
         # Set once for the thread: greenlets would reset each other. A tenth faster on small graphs
         # than `no_grad`.
         with torch.inference_mode():
-            while (entity := self._next()) is not None:
-                self._turn(entity)
-                del entity  # no reference while the queue is empty
+            self._supervisor.run_in_thread("compute", self._run_turns)
         self.spare = None  # it ends on this thread
+
+    def _run_turns(self) -> None:
+        while (entity := self._next()) is not None:
+            try:
+                self._turn(entity)
+            except Exception as error:
+                entity.fail(error)
+                raise
+            del entity  # no reference while the queue is empty
 
     def _turn(self, entity: Schedulable) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()
@@ -398,7 +408,12 @@ class Scheduler:
             while not (self._inbox or self.queue or self._closing):
                 self._changed.wait()
             while self._inbox:
-                self.memory.acquire(self._inbox.popleft())
+                run = self._inbox.popleft()
+                try:
+                    self.memory.acquire(run)
+                except Exception as error:
+                    run.fail(error)
+                    raise
             return self.queue.take()
 
 

@@ -20,6 +20,7 @@ from service.storage.jobs.base import JobStore
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import StoreError
+from service.supervisor import Supervisor
 
 T = TypeVar("T")
 Replay = Callable[
@@ -69,21 +70,25 @@ class JobRunner:
         self._drained: float | None = None
         self._replay: Replay | None = None
         self._loading: asyncio.Task[Any] | None = None
+        self._supervisor = Supervisor()
 
     @property
     def unfinished_count(self) -> int:
         """Jobs that wait or run, those of other processes too."""
         return self._unfinished
 
-    async def start(self, replay: Replay, loading: asyncio.Task[Any]) -> None:
+    async def start(
+        self, replay: Replay, loading: asyncio.Task[Any], supervisor: Supervisor | None = None
+    ) -> None:
         """Open the store; run its jobs once `loading` is done.
 
         A store that cannot be opened is logged and tried again periodically: another process may
         still have it open.
         """
         self._replay, self._loading = replay, loading
+        self._supervisor = supervisor or self._supervisor
         await self._open()
-        self._background.append(asyncio.create_task(self._heartbeat_loop()))
+        self._background.append(self._supervisor.start("job store", self._heartbeat_loop))
 
     def require_capacity(self) -> None:
         """
@@ -226,7 +231,10 @@ class JobRunner:
         if self._unfinished:
             structlog.get_logger().info("jobs found", count=self._unfinished)
         if self._max_running:
-            self._background.append(asyncio.create_task(self._claim()))
+            claiming = self._supervisor.start(
+                "jobs", self._claim, lambda: self._drained is not None
+            )
+            self._background.append(claiming)
 
     async def _heartbeat_loop(self) -> None:
         while True:

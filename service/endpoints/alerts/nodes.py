@@ -76,15 +76,13 @@ class NodeWatcher:
     async def run(self) -> None:
         """Score until cancelled."""
         changed = self._context.graphs.alerts.changed
-        renewing = asyncio.create_task(self._renew_claims())
-        try:
+        async with asyncio.TaskGroup() as group:  # where one of both fails, both end
+            group.create_task(self._renew_claims())
             while True:
                 changed.clear()
                 if not await self._score_parts():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), _EVERY_S)
-        finally:
-            renewing.cancel()
 
     async def _renew_claims(self) -> None:
         """Keep the claims while a part takes long; not where this server fails, and another may

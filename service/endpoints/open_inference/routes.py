@@ -65,7 +65,7 @@ async def live() -> Live:
     "/health/ready", summary="Are its models loaded?", responses=protocol_problems(500, 503)
 )
 async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Ready:
-    context.registry.require_ready()
+    context.require_ready()
     return Ready(ready=True)
 
 

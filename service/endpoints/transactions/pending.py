@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Sequence
 from typing import final
 
 from service.context import AppContext
@@ -16,11 +18,12 @@ from service.endpoints.transactions.score import (
     record_outcomes,
 )
 from service.errors import Problem
-from service.storage.graphs import PendingScore
+from service.storage.graphs import GraphKey, PendingScore
 from service.validation.arrays import pointer_builder
 
 _EVERY_S = 2.0
 _GRACE_S = 5.0  # after its deadline a request may still be about to record its alerts
+_Update = tuple[GraphKey, str, int]
 _GONE = frozenset({"unknown_node", "expired"})  # can never be scored: the rows are gone
 
 
@@ -36,11 +39,10 @@ class PendingScorer:
         self._context = context
         self._failures = FailurePauses("transactions not scored")
         self._grace_s = context.settings.deadline_s + _GRACE_S
+        self._seen: dict[_Update, float] | None = None  # when each was; none before the first look
 
     async def run(self) -> None:
         """Look for pending transactions until cancelled."""
-        # No other request will score what is found at the start, unless servers share the log.
-        grace_s = self._grace_s if self._context.graphs.is_shared else 0.0
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
@@ -48,7 +50,7 @@ class PendingScorer:
                 pending = await self._context.graphs.alerts.list_all_pending()
             except Problem:
                 continue  # still loading, or the store has logged why
-            overdue = [each for each in pending if time.time() - each.at >= grace_s]
+            overdue = self._list_overdue(pending)
             count = sum(len(each.node_ids) for each in overdue)
             self._context.metrics.pending_transactions.set(count)
             for each in overdue:
@@ -60,7 +62,20 @@ class PendingScorer:
                     self._failures.note_failure(each.place, each.place.id, error)
                 else:
                     self._failures.note_success(each.place)
-            grace_s = self._grace_s
+
+    def _list_overdue(self, pending: Sequence[PendingScore]) -> list[PendingScore]:
+        """Return what no request will score any more.
+
+        That is what this process has seen pending for longer than a request may take: the clocks of
+        the servers that stored it may differ, or be set. What is found at the start is overdue
+        already, unless servers share the log.
+        """
+        now = time.monotonic()
+        is_left = self._seen is None and not self._context.graphs.is_shared
+        seen = self._seen or {}
+        first = -math.inf if is_left else now
+        self._seen = {_update_of(each): seen.get(_update_of(each), first) for each in pending}
+        return [each for each in pending if now - self._seen[_update_of(each)] >= self._grace_s]
 
     async def _score(self, pending: PendingScore) -> None:
         context, (owner, graph_id) = self._context, pending.place
@@ -85,3 +100,7 @@ class PendingScorer:
         )
         outcomes = find_outcomes(graph, inputs, targets, results(inputs, outcome.value))
         await record_outcomes(context, graphs, graph, pending, outcomes)
+
+
+def _update_of(pending: PendingScore) -> _Update:
+    return pending.place, pending.tag, pending.revision

@@ -108,7 +108,8 @@ class WriteResult(Enum):
 
 @dataclass(frozen=True)
 class PendingScore:
-    """Transactions that are stored and may not be scored yet, since `at` (seconds since 1970).
+    """Transactions that are stored and may not be scored yet, since `at` (seconds since 1970, by
+    the clock of the server that stored them, so only for order).
 
     `tag` is that of their graph: one that took its place has another, and counts revisions anew.
     """

@@ -36,6 +36,7 @@ from service.storage.graphs.transaction_graph import (
 from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter, unavailable
 from service.storage.sqlite import StoreError
+from service.supervisor import Supervisor
 from service.validation.ids import NodeId
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
@@ -80,8 +81,8 @@ class GraphStore:
         view._owner = owner
         return view
 
-    def start(self) -> None:
-        self._writer.start()
+    def start(self, supervisor: Supervisor | None = None) -> None:
+        self._writer.start(supervisor or Supervisor())
 
     def close(self) -> None:
         self._writer.close()

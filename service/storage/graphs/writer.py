@@ -13,6 +13,7 @@ import structlog
 from service.errors import Problem
 from service.storage.graphs.base import GraphLog
 from service.storage.sqlite import StoreError
+from service.supervisor import Supervisor
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Future[Any]]
@@ -40,8 +41,10 @@ class GroupCommitWriter:
         self._closed = False
         self._refused: str | None = ""  # why the log is not open; None if it is
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="graphs", daemon=True)
+    def start(self, supervisor: Supervisor) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(supervisor,), name="graphs", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -70,8 +73,17 @@ class GroupCommitWriter:
         self._waiting.put((work, future))
         return future
 
-    def _run(self) -> None:
-        self._open()
+    def _run(self, supervisor: Supervisor) -> None:
+        supervisor.run_in_thread("graphs", self._serve)
+        self._journal.close()
+        while not self._waiting.empty():  # queued after `close`
+            if (work := self._waiting.get()) is not None:
+                work[1].set_exception(unavailable("The server is shutting down. Retry after 1 s."))
+
+    def _serve(self) -> None:
+        """Run batches until `close`."""
+        if self._refused is not None:
+            self._open()
         over = False
         while not over:
             works = list[_Work]()
@@ -82,11 +94,16 @@ class GroupCommitWriter:
                     break
                 next_one = self._waiting.get()
             over = next_one is None
-            self._do([each for each in works if each[1].set_running_or_notify_cancel()])
-        self._journal.close()
-        while not self._waiting.empty():  # queued after `close`
-            if (work := self._waiting.get()) is not None:
-                work[1].set_exception(unavailable("The server is shutting down. Retry after 1 s."))
+            works = [each for each in works if each[1].set_running_or_notify_cancel()]
+            try:
+                self._do(works)
+            except Exception as error:
+                for _, future in works:
+                    if not future.done():
+                        future.set_exception(error)
+                if over:
+                    self._waiting.put(None)  # for the next call
+                raise
 
     def _open(self) -> None:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from service.errors import Problem
 from service.observability.progress import Progress
 from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
+from service.storage.jobs.file_clock import FileClock
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import Database, SchemaVersion, StoreError
@@ -43,13 +44,17 @@ class SqliteJobStore(JobStore):
     def __init__(self, path: Path, limits: JobLimits) -> None:
         self._limits, self._database = limits, Database(path, _KIND)
         self._transaction = self._database.transaction
+        self._clock = FileClock()
 
     def open(self) -> None:
         self._database.open()
         with self._transaction() as db:  # by a process that has ended
             db.execute("UPDATE jobs SET running = FALSE WHERE running")
+            self._clock.start(db)
 
     def close(self) -> None:
+        with suppress(StoreError), self._transaction() as db:
+            self._clock.store(db)
         self._database.close()
 
     def add(
@@ -123,7 +128,7 @@ class SqliteJobStore(JobStore):
                 "UPDATE jobs SET status = ?, progress = ?, ended = ?, size = ?, code = ?,"
                 " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
                 [
-                    *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
+                    *(status, orjson.dumps(asdict(job.progress)).decode(), self._clock.store(db)),
                     *(OVERHEAD + len(body), answer.status_code, orjson.dumps(headers).decode()),
                     *(body, job.id),
                 ],
@@ -159,7 +164,8 @@ class SqliteJobStore(JobStore):
             self._expire(db)
 
     def _expire(self, db: sqlite3.Connection) -> None:
-        db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
+        now = self._clock.store_each_minute(db)
+        db.execute("DELETE FROM jobs WHERE ended < ?", [now - self._limits.keep_s])
 
     def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
         """Check the limits for one more request; responses are deleted to make room."""
@@ -202,7 +208,7 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             found = db.execute(
                 f"SELECT {columns} FROM jobs WHERE id = ? AND (ended IS NULL OR ended >= ?)",
-                [id, time.time() - self._limits.keep_s],
+                [id, self._clock.now() - self._limits.keep_s],
             )
             return found.fetchone()
 

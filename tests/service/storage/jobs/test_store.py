@@ -218,6 +218,63 @@ def test_answers_are_kept_for_a_time(any_opened):
     assert store.get(running.id)
 
 
+@pytest.mark.parametrize("step_s", [900.0, -86400.0])
+def test_a_step_of_the_wall_clock_is_no_time_that_passed(opened, monkeypatch, step_s):
+    store = opened()
+    before = add(store)
+    finish(store, before)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + step_s)
+    after = add(store)
+    finish(store, after)
+    store.expire()
+    for job in (before, after):
+        assert store.get(job.id).status is Status.DONE
+        assert store.get_response(job.id).body == b"x"
+    store.close()
+    again = opened()  # and between processes
+    again.expire()
+    assert [again.get(job.id) is not None for job in (before, after)] == [True, True]
+
+
+def test_jobs_age_while_a_process_has_the_file(opened, monkeypatch):
+    first = opened()
+    job = add(first)
+    finish(first, job)
+    monotonic, ahead = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead[0])
+    ahead[0] = 400.0
+    first.expire()
+    first._database.close()  # as a killed process does: its last seconds are not stored
+    ahead[0] = -10_000.0  # the machine was started anew
+    second = opened()
+    second.expire()
+    assert second.get(job.id) is not None
+    ahead[0] += 190.0
+    assert second.get(job.id) is not None
+    ahead[0] += 11.0
+    assert second.get(job.id) is None
+    second.expire()
+    with second._transaction() as db:
+        assert db.execute("SELECT COUNT(*) FROM jobs").fetchone() == (0,)
+
+
+def test_jobs_that_ended_in_the_future_age_from_now_on(opened, monkeypatch):
+    """As a file of an older version has them, whose server had a clock that was ahead."""
+    store = opened()
+    job = add(store)
+    finish(store, job)
+    with store._transaction() as db:
+        db.execute("UPDATE jobs SET ended = ended + 86400")
+        db.execute("DROP TABLE clock")
+    store.close()
+    store = opened()
+    assert store.get(job.id) is not None
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + LIMITS.keep_s + 1)
+    assert store.get(job.id) is None
+
+
 @pytest.fixture
 def two(redis_server):
     """Two processes on one Redis, with a lease of two seconds."""

@@ -40,7 +40,8 @@ class _Shape(BaseModel):
         description="rho, the cosine c from which on a pair is favoured; of the gate centred it is "
         "(c + 1) / 2",
     )
-    sharpness: float = Field(8.0, gt=0, le=100, description="alpha, how abruptly it is")
+    # single precision would round less to 0
+    sharpness: float = Field(8.0, ge=1e-12, le=100, description="alpha, how abruptly it is")
     gate: Gate = Field(
         "sigmoid",
         description="sigmoid(alpha (c - rho)); centred: of (c + 1) / 2 in place of the cosine c; "

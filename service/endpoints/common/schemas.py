@@ -25,8 +25,9 @@ Include = Literal[
 
 
 MIN_SCALE = 1e-12
-"""Least beta, and least factor on it: energies are divided by beta, and single precision has no
-number for that of a large graph much below."""
+"""Least of what must be above 0: beta and factors on it, by which energies are divided, so that
+single precision has no number for that of a large graph much below; and lengths of a step, which
+single precision would round to 0."""
 
 
 class Strict(BaseModel):
@@ -50,7 +51,9 @@ class Dynamics(Strict):
         le=1e3,
         description="factor on the trained beta of each head; excludes beta",
     )
-    step_size: float | None = Field(None, gt=0, le=100, description="alpha, length of a step")
+    step_size: float | None = Field(
+        None, ge=MIN_SCALE, le=100, description="alpha, length of a step"
+    )
     tolerance: float = Field(
         0.0, ge=0, le=1, description="a block stops once |dx/dt| / |x| is below it; 0 never does"
     )

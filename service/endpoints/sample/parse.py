@@ -18,6 +18,7 @@ from service.endpoints.common.memory_body import (
     require_decomposable,
 )
 from service.endpoints.common.memory_schemas import MAX_STATE
+from service.endpoints.common.schemas import MIN_SCALE
 from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, SampleKnobs
 from service.errors import MAX_FIELD_ERRORS, FieldError, make_problem, pointer, unknown_fields
 from service.media_types import JSON
@@ -156,7 +157,9 @@ def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
     if not 0 < len(values) <= MAX_BETAS:
         detail = f"{len(values)} values were sent; a list of beta holds 1 to {MAX_BETAS} numbers."
         raise make_problem("invalid-request", "/beta", "out_of_range", detail)
-    rule = f"Must be a number above 0 and at most {MAX_BETA:g}, a list of such numbers, or `auto`."
+    rule = (
+        f"Must be a number from {MIN_SCALE:g} to {MAX_BETA:g}, a list of such numbers, or `auto`."
+    )
     faults = [
         FieldError(
             pointer("beta", i) if several else "/beta",
@@ -164,7 +167,7 @@ def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
             rule,
         )
         for i, beta in enumerate(values)
-        if type(beta) not in (int, float) or not 0 < beta <= MAX_BETA
+        if type(beta) not in (int, float) or not MIN_SCALE <= beta <= MAX_BETA
     ]
     if faults:
         raise make_request_problem(faults)

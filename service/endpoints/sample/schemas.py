@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 
 from models.sampling import Method
 from service.endpoints.common.memory_schemas import InlineMemory, InlineSequences, MemoryRef
-from service.endpoints.common.schemas import Json, Strict, Timings
+from service.endpoints.common.schemas import MIN_SCALE, Json, Strict, Timings
 
 MAX_BETA = 1e6
 MAX_BETAS = 32
 
-Beta = Annotated[float, Field(gt=0, le=MAX_BETA)]
+Beta = Annotated[float, Field(ge=MIN_SCALE, le=MAX_BETA)]
 
 
 class SampleKnobs(Strict):
@@ -38,7 +38,7 @@ class SampleKnobs(Strict):
         "`burn_in`",
     )
     step_size: float = Field(
-        0.01, gt=0, le=1, description="step size alpha; no step up to 1 can diverge"
+        0.01, ge=MIN_SCALE, le=1, description="step size alpha; no step up to 1 can diverge"
     )
     method: Literal["ula", "mala"] = Field(
         "ula",

@@ -73,8 +73,8 @@ def test_beta(relax):
     assert sharp["convergence"]["steps"] == plain["convergence"]["steps"]
 
 
-@pytest.mark.parametrize("knob", ["beta", "beta_scale"])
-def test_a_temperature_that_single_precision_has_no_number_for_is_refused(relax, knob):
+@pytest.mark.parametrize("knob", ["beta", "beta_scale", "step_size"])
+def test_what_single_precision_has_no_number_for_is_refused(relax, knob):
     for value in (5e-324, 1e-46, 1e-30):
         with pytest.raises(AssertionError, match="greater than or equal to"):
             relax(**{knob: value})

@@ -72,6 +72,12 @@ def test_vectors_and_all_that_is_told_of_them(client):
     assert "spectrum" not in found
 
 
+def test_the_least_beta_has_finite_samples(client):
+    least = answer(post(client, body(beta=1e-12, step_size=1.0)))
+    assert np.isfinite(least["samples"]).all()
+    assert np.isfinite(least["diagnostics"]["energy"])
+
+
 def test_cold_chains_return_the_patterns_with_their_length(client):
     found = answer(post(client, body(beta=1e6, num_samples=8, chains=8)))
     samples = np.array(found["samples"])

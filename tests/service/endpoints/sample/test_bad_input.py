@@ -139,6 +139,12 @@ def test_bad_memories(client, name):
 CLAMP = {"index": [0, 3], "values": [1.0, 2.0]}
 BAD_REQUESTS = {
     "beta of zero": ({"beta": 0}, "out_of_range", "/beta"),
+    "beta that single precision divides by zero": ({"beta": 2e-182}, "out_of_range", "/beta"),
+    "step that single precision rounds to zero": (
+        {"step_size": 1e-46},
+        "out_of_range",
+        "/step_size",
+    ),
     "beta below zero": ({"beta": -1.0}, "out_of_range", "/beta"),
     "beta too large": ({"beta": 1e7}, "out_of_range", "/beta"),
     "beta of text": ({"beta": SECRET}, "wrong_type", "/beta"),

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from service.errors import Problem
 from service.observability.progress import Progress
-from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
-from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
+from service.storage.jobs.base import MAX_DEAD, OVERHEAD, JobLimits, JobStore, queue_full_error
+from service.storage.jobs.job import POISON_THRESHOLD, DeadJob, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import Database, SchemaVersion, StoreError
 
@@ -29,10 +29,12 @@ CREATE TABLE jobs (
     starts INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
     ended REAL, size INTEGER NOT NULL,
-    code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
+    fault TEXT, code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
-_KIND = SchemaVersion(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
+_FAULT_INDEX = "CREATE INDEX dead_jobs ON jobs (ended, fault, id) WHERE fault IS NOT NULL"
+_OLDER = {3: ("ALTER TABLE jobs ADD COLUMN fault TEXT", _FAULT_INDEX)}
+_KIND = SchemaVersion(0x4261736A, 4, "jobs", (_TABLE, _INDEX, _FAULT_INDEX), _OLDER)  # "Basj"
 _JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 
@@ -103,9 +105,11 @@ class SqliteJobStore(JobStore):
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         return []  # this process alone forgets, and knows what it did
 
-    def count_unfinished(self) -> int:
+    def count(self) -> tuple[int, int]:
         with self._transaction() as db:
-            return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
+            (unfinished,) = db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()
+            (dead,) = db.execute("SELECT COUNT(*) FROM jobs WHERE fault IS NOT NULL").fetchone()
+        return unfinished, dead
 
     def get_request(self, id: str) -> StoredRequest:
         method, route, query, headers = self._row("method, route, query, headers", id)
@@ -115,20 +119,26 @@ class SqliteJobStore(JobStore):
     def get_body(self, id: str) -> bytes:
         return self._row("body", id)[0]
 
-    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+    def complete(self, job: Job, status: Status, answer: Response, fault: str = "") -> bool:
         headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
         body = bytes(answer.body)
         with self._transaction() as db:
             over = db.execute(
-                "UPDATE jobs SET status = ?, progress = ?, ended = ?, size = ?, code = ?,"
-                " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
+                "UPDATE jobs SET status = ?, progress = ?, ended = ?, code = ?,"
+                " answer_headers = ?, answer = ?, fault = ?, body = IIF(?, body, NULL),"
+                " size = ? + IIF(?, LENGTH(body), 0) WHERE id = ? AND ended IS NULL",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
-                    *(OVERHEAD + len(body), answer.status_code, orjson.dumps(headers).decode()),
-                    *(body, job.id),
+                    *(answer.status_code, orjson.dumps(headers).decode(), body, fault or None),
+                    *(bool(fault), OVERHEAD + len(body), bool(fault), job.id),
                 ],
             )
             if over.rowcount:
+                db.execute(
+                    "UPDATE jobs SET fault = NULL WHERE id IN (SELECT id FROM jobs WHERE fault IS"
+                    " NOT NULL ORDER BY ended DESC LIMIT -1 OFFSET ?)",
+                    [MAX_DEAD],
+                )
                 self._expire(db)
                 self._make_room(db, job)
         return over.rowcount == 1
@@ -149,6 +159,24 @@ class SqliteJobStore(JobStore):
         ]
         return answer
 
+    def list_dead(self) -> list[DeadJob]:
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT id, owner, route, request_id, created, fault, ended, starts, body IS NOT"
+                " NULL FROM jobs WHERE fault IS NOT NULL ORDER BY ended DESC"
+            ).fetchall()
+        return [DeadJob(*row[:-1], bool(row[-1])) for row in rows]
+
+    def requeue(self, id: str) -> bool:
+        with self._transaction() as db:
+            again = db.execute(
+                "UPDATE jobs SET status = ?, progress = NULL, ended = NULL, code = NULL,"
+                " answer_headers = NULL, answer = NULL, fault = NULL, starts = 0, running = FALSE,"
+                " size = ? + LENGTH(body) WHERE id = ? AND fault IS NOT NULL AND body IS NOT NULL",
+                [Status.RUNNING, OVERHEAD, id],
+            )
+        return again.rowcount == 1
+
     def delete(self, id: str) -> bool:
         with self._transaction() as db:
             self._expire(db)
@@ -159,7 +187,9 @@ class SqliteJobStore(JobStore):
             self._expire(db)
 
     def _expire(self, db: sqlite3.Connection) -> None:
-        db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
+        end = [time.time() - self._limits.keep_s]
+        db.execute("DELETE FROM jobs WHERE ended < ? AND fault IS NULL", end)
+        db.execute("UPDATE jobs SET key = NULL WHERE fault IS NOT NULL AND ended < ?", end)
 
     def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
         """Check the limits for one more request; responses are deleted to make room."""

@@ -48,5 +48,8 @@ class DeadJobs:
 
 
 def _unknown() -> Problem:
-    detail = "No such dead job, or its request is no longer stored. GET /dead-jobs lists them."
-    return Problem("unknown-job", detail)
+    return Problem(
+        "unknown-job",
+        "This dead job does not exist, or its request is no longer stored. GET /dead-jobs lists "
+        "them.",
+    )

@@ -5,42 +5,44 @@ See `redis_common` for how they are stored, and `seal` for how what is read is c
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, final
 
 import orjson
 import structlog
-from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.observability.progress import Progress
 from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
 from service.storage.jobs.job import LOST, DeadJob, Job, Status
-from service.storage.jobs.redis_common import JOB, SETS
+from service.storage.jobs.redis_common import JOB, KEY, SETS
 from service.storage.jobs.redis_scripts import make_scripts
 from service.storage.jobs.remembered import RememberedJobs, State
 from service.storage.jobs.request import StoredRequest
-from service.storage.jobs.seal import find_damage, make_seal
+from service.storage.jobs.seal import find_damage
+from service.storage.jobs.stored_job import (
+    ANSWER_FIELDS,
+    JOB_FIELDS,
+    Fields,
+    damaged_job,
+    decode_answer,
+    decode_number,
+    decode_request,
+    decode_text,
+    find_answer_fault,
+    find_fault,
+    make_job,
+    seal_answer,
+    seal_request,
+)
 from service.storage.redis_client import RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 
-_SEALED = ("route", "request_id", "created", "owner", "fingerprint", "sent", "body_seal")
-_JOB = (*_SEALED, "seal", "fault", "starts", "status", "progress")
-_ANSWER = ("status", "code", "headers", "answer")
-_DEAD = ("owner", "route", "request_id", "created", "fault", "starts")
+_DEAD = ("owner", "route", "request_id", "fault", "created", "starts")
 _AT_A_TIME = 500  # ids in one call of a script
-_LOST = "Redis lost this job after it had been accepted. Send the request again."
-_DAMAGED = (
-    "What the job store holds of this job is damaged, so it has no response. Send the request "
-    "again."
-)
-_PROGRESS = TypeAdapter(Progress)
-Fields = Mapping[str, bytes | None]
 
 
 @final
@@ -81,19 +83,8 @@ class RedisJobStore(JobStore):
                 "body (BASIN_MAX_JOB_BYTES). Send less in one request."
             )
             raise Problem("body-too-large", detail)
-        headers = [sent.method, sent.path, sent.query.decode("latin-1"), sent.headers]
-        sealed = {
-            "route": job.route.encode(),
-            "request_id": job.request_id.encode(),
-            "created": repr(job.created).encode(),
-            "owner": job.owner.encode(),
-            "fingerprint": fingerprint,
-            "sent": orjson.dumps(headers),
-            "body_seal": make_seal(body),
-        }
         fields = {
-            **sealed,
-            "seal": make_seal(job.id.encode(), *sealed.values()),
+            **seal_request(job, sent, body, fingerprint),
             "status": job.status.encode(),
             "body": body,
         }
@@ -101,7 +92,7 @@ class RedisJobStore(JobStore):
         head = (job.id, size, key or "", fingerprint, *limits, job.owner)
         pairs = [part for pair in fields.items() for part in pair]
         what, answer = self._run("add", *head, *pairs)
-        if what == b"reused" and self.get(_text(answer)) is not None:
+        if what == b"reused" and self.get(decode_text(answer)) is not None:
             # Reading it has freed the key of a job whose fingerprint is damaged.
             what, answer = self._run("add", *head, *pairs)
         if what in (b"full", b"half"):
@@ -112,18 +103,18 @@ class RedisJobStore(JobStore):
                 "This Idempotency-Key was sent with another request. Use a new key for each "
                 "request.",
             )
-        stored = job if what == b"added" else self.get(_text(answer))
+        stored = job if what == b"added" else self.get(decode_text(answer))
         if stored is None:
             raise StoreError("the job of this key has just expired")
         self._remembered.add(stored)
         return stored
 
     def claim(self) -> Job | None:
-        while (row := self._run("claim", self._holder, *_JOB)) is not None:
+        while (row := self._run("claim", self._holder, *JOB_FIELDS)) is not None:
             id, values = row
-            fields = dict(zip(_JOB, values, strict=True))
-            if self._check(id, _find_fault(id, fields)):
-                job = _make_job(_text(id), fields)
+            fields: Fields = dict(zip(JOB_FIELDS, values, strict=True))
+            if self._check(id, find_fault(id, fields)):
+                job = make_job(decode_text(id), fields)
                 self._remembered.add(job)
                 return job
         return None
@@ -139,38 +130,28 @@ class RedisJobStore(JobStore):
         if not encoded or not (gone := self._run("still", self._holder, *encoded)):
             return []
         self._require_history()
-        return [_text(id) for id in gone]
+        return [decode_text(id) for id in gone]
 
     def count(self) -> tuple[int, int]:
         unfinished, dead = self._run("count")
         return unfinished, dead
 
     def get_request(self, id: str) -> StoredRequest:
-        fields = self._require(id, *_JOB)
-        if not self._check(id, _find_fault(id.encode(), fields)):
-            raise Problem("job-lost", _DAMAGED)
-        method, path, query, headers = orjson.loads(fields["sent"] or b"")
-        pairs = tuple((name, value) for name, value in headers)
-        return StoredRequest(method, path, query.encode("latin-1"), pairs)
+        fields = self._require(id, *JOB_FIELDS)
+        if not self._check(id, find_fault(id.encode(), fields)):
+            raise damaged_job()
+        return decode_request(fields["sent"])
 
     def get_body(self, id: str) -> bytes:
         fields = self._require(id, "body", "body_seal")
         body = fields["body"]
         if not self._check(id, find_damage(fields["body_seal"], body)) or body is None:
-            raise Problem("job-lost", _DAMAGED)
+            raise damaged_job()
         return body
 
     def complete(self, job: Job, status: Status, answer: Response, fault: str = "") -> bool:
-        encoded = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
-        sealed = {
-            "status": status.encode(),
-            "code": str(answer.status_code).encode(),
-            "headers": orjson.dumps(encoded),
-            "answer": bytes(answer.body),
-        }
         fields = {
-            **sealed,
-            "answer_seal": make_seal(job.id.encode(), *sealed.values()),
+            **seal_answer(job.id, status, answer),
             "progress": orjson.dumps(asdict(job.progress)),
         }
         limits = (self._limits.keep_s, self._limits.max_bytes)
@@ -180,31 +161,24 @@ class RedisJobStore(JobStore):
         return is_stored
 
     def get(self, id: str) -> Job | None:
-        fields = self._read(id, *_JOB)
+        fields = self._read(id, *JOB_FIELDS)
         if fields is None:
             return None
-        if not fields["fault"] and not self._check(id, _find_fault(id.encode(), fields)):
+        if not fields["fault"] and not self._check(id, find_fault(id.encode(), fields)):
             fields = {**fields, "status": Status.FAILED.encode()}
-        return _make_job(id, fields)
+        return make_job(id, fields)
 
     def get_response(self, id: str) -> Response | None:
-        fields = self._read(id, "fault", "request_id", *_ANSWER, "answer_seal")
+        fields = self._read(id, "fault", "request_id", *ANSWER_FIELDS, "answer_seal")
         if fields is None or fields["ended"] is None:
             return None
-        request_id = _text(fields["request_id"])
+        request_id = decode_text(fields["request_id"])
         if fields["fault"] and fields["code"] is None:
-            detail = _LOST if fields["fault"] == LOST.encode() else _DAMAGED
-            return Problem("job-lost", detail).response(request_id)
-        parts = [fields[name] for name in _ANSWER]
-        damage = find_damage(fields["answer_seal"], id.encode(), *parts)
-        if not self._check(id, damage and f"of its response {damage}"):
-            return Problem("job-lost", _DAMAGED).response(request_id)
-        answer = Response(fields["answer"], int(fields["code"] or 0))
-        answer.raw_headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in orjson.loads(fields["headers"] or b"")
-        ]
-        return answer
+            problem = _lost_job() if fields["fault"] == LOST.encode() else damaged_job()
+            return problem.response(request_id)
+        if not self._check(id, find_answer_fault(id, fields)):
+            return damaged_job().response(request_id)
+        return decode_answer(fields)
 
     def list_dead(self) -> list[DeadJob]:
         return [job for _, job in self._list_dead()]
@@ -255,9 +229,11 @@ class RedisJobStore(JobStore):
 
     def _mend(self) -> None:
         """Put each job into the set where it belongs, and count again."""
+        scan = self._link.blocking_client.scan_iter
         with self._link.guard("jobs"):
-            for keys in _split(self._link.blocking_client.scan_iter(f"{JOB}*", count=1000)):
-                self._call("place", *(key.removeprefix(JOB.encode()) for key in keys))
+            for script, prefix in (("place", JOB), ("free keys", KEY)):
+                for keys in _split(scan(f"{prefix}*", count=1000)):
+                    self._call(script, *(key.removeprefix(prefix.encode()) for key in keys))
             self._call("mend")
 
     def _check(self, id: str | bytes, damage: str | None) -> bool:
@@ -268,14 +244,13 @@ class RedisJobStore(JobStore):
 
     def _list_dead(self) -> Iterator[tuple[bytes, DeadJob]]:
         for id, failed, has_request, values in self._run("dead", *_DEAD):
-            owner, route, request_id, created, fault, starts = map(_text, values)
-            yield (
-                id,
-                DeadJob(
-                    *(_text(id), owner, route, request_id, _number(created), fault),
-                    *(float(failed), int(_number(starts)), bool(has_request)),
-                ),
+            *texts, created, starts = values
+            owner, route, request_id, fault = map(decode_text, texts)
+            job = DeadJob(
+                *(decode_text(id), owner, route, request_id, decode_number(created), fault),
+                *(float(failed), int(decode_number(starts)), bool(has_request)),
             )
+            yield id, job
 
     def _find_dead(self, id: str) -> bytes | None:
         """The id in Redis of a dead job; what is no UTF-8 there is escaped in `DeadJob.id`."""
@@ -287,7 +262,7 @@ class RedisJobStore(JobStore):
         if fields is None:
             raise StoreError("no such job")
         if fields["ended"] is not None:
-            raise Problem("job-lost", _DAMAGED)  # reading it has shown it
+            raise damaged_job()  # reading it has shown it
         return fields
 
     def _read(self, id: str, *names: str) -> Fields | None:
@@ -314,45 +289,18 @@ class RedisJobStore(JobStore):
     def _call(self, name: str, *args: Any) -> Any:
         with self._link.guard("jobs"):
             result, damaged = self._scripts[name](args=args)
-        keys = [_text(key) for key in damaged[::2]]
+        keys = [decode_text(key) for key in damaged[::2]]
         for key, reason in zip(keys, damaged[1::2], strict=True):
-            self._link.report_damaged("jobs", key, _text(reason))
+            self._link.report_damaged("jobs", key, decode_text(reason))
         if not set(keys).isdisjoint(SETS):
             self._mend()  # finds the jobs that were in this set
         return result
 
 
-def _find_fault(id: bytes, fields: Fields) -> str | None:
-    """Return what of a job is damaged, except for its body and its response."""
-    if fields["status"] not in {status.encode() for status in Status}:
-        return "its status is none"
-    return find_damage(fields["seal"], id, *(fields[name] for name in _SEALED))
-
-
-def _make_job(id: str, fields: Fields) -> Job:
-    """Return a job; of one that is damaged, what can be read."""
-    try:
-        progress = _PROGRESS.validate_json(fields["progress"] or b"{}")
-    except ValueError:
-        progress = Progress()
-    status = Status.FAILED if fields["fault"] else Status(_text(fields["status"]))
-    return Job(
-        *(_text(fields["route"]), _text(fields["request_id"]), id),
-        *(_number(fields["created"]), int(_number(fields["starts"]))),
-        *(status, progress, _text(fields["owner"])),
+def _lost_job() -> Problem:
+    return Problem(
+        "job-lost", "Redis lost this job after it had been accepted. Send the request again."
     )
-
-
-def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode(errors="backslashreplace")
-
-
-def _number(value: bytes | str | None) -> float:
-    try:
-        number = float(value or 0)
-    except ValueError:
-        return 0.0
-    return number if math.isfinite(number) else 0.0
 
 
 def _split(items: Iterable[Any]) -> Iterator[list[Any]]:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from service.storage.jobs.base import MAX_DEAD, OVERHEAD
 from service.storage.jobs.job import LOST, POISON_THRESHOLD, Status
+from service.storage.jobs.stored_job import DAMAGED
 from service.storage.redis_client import PREFIX
 
 JOB = f"{PREFIX}job:"
+KEY = f"{PREFIX}jobkey:"
 SETS = tuple(f"{PREFIX}jobs:{name}" for name in ("waiting", "running", "over", "dead"))
-DAMAGED = "damaged: "
-"""How the fault of a job begins whose entry in Redis is damaged; the reason follows."""
 
 _CONSTANTS = f"""
-local JOB, KEY = '{JOB}', '{PREFIX}jobkey:'
+local JOB, KEY = '{JOB}', '{KEY}'
 local WAITING, RUNNING, OVER, DEAD = '{SETS[0]}', '{SETS[1]}', '{SETS[2]}', '{SETS[3]}'
 local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
 local SUSPECT_FROM, OVERHEAD, MAX_DEAD = {POISON_THRESHOLD}, {OVERHEAD}, {MAX_DEAD}
@@ -89,8 +89,12 @@ end
 
 -- The id of the job with an Idempotency-Key.
 local function job_of(key)
-  if kind_of(KEY .. key) == 'string' then return redis.call('GET', KEY .. key) end
-  if redis.call('DEL', KEY .. key) == 1 then note(KEY .. key, 'it is no string') end
+  local kind = kind_of(KEY .. key)
+  if kind == 'string' then return redis.call('GET', KEY .. key) end
+  if kind ~= 'none' then
+    redis.call('DEL', KEY .. key)
+    note(KEY .. key, 'it is no string')
+  end
   return false
 end
 

@@ -13,9 +13,9 @@ expire(ARGV[7])
 local known = key ~= '' and job_of(key)
 if known and known ~= id and kind_of(JOB .. known) ~= 'none' then  -- else Redis has lost the job
   place(known)
-  if job_of(key) == known then
-    local same = redis.call('HGET', JOB .. known, 'fingerprint') == fingerprint
-    return {same and 'known' or 'reused', known}
+  local first = redis.call('HGET', JOB .. known, 'fingerprint')  -- of a damaged one there is none
+  if first and job_of(key) == known then
+    return {first == fingerprint and 'known' or 'reused', known}
   end
 end
 if redis.call('EXISTS', JOB .. id) == 1 then return {'added', ''} end  -- a retry
@@ -28,8 +28,7 @@ if ARGV[8] ~= '' then
   if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
 end
 local order = redis.call('INCR', ORDER)
-redis.call('HSET', JOB .. id, 'key', key, 'fingerprint', fingerprint, 'order', order, 'starts', 0,
-  unpack(ARGV, 9))
+redis.call('HSET', JOB .. id, 'key', key, 'order', order, 'starts', 0, unpack(ARGV, 9))
 if key ~= '' then redis.call('SET', KEY .. key, id) end
 redis.call('ZADD', WAITING, order, id)
 hold(false, size, ARGV[8], 1)
@@ -111,6 +110,15 @@ local fields = redis.call('HMGET', JOB .. id, 'ended', unpack(ARGV, 3))
 if fields[1] and fields[1] + ARGV[2] < now() then return false end
 return fields
 """
+# Delete Idempotency-Keys whose job is lost.
+_FREE_KEYS = """
+for _, key in ipairs(ARGV) do
+  local id = job_of(key)
+  if id and not (kind_of(JOB .. id) == 'hash' and redis.call('HGET', JOB .. id, 'key') == key) then
+    redis.call('DEL', KEY .. key)
+  end
+end
+"""
 _BURY = """
 if kind_of(JOB .. ARGV[1]) ~= 'none' then bury(ARGV[1], ARGV[2]) end
 """
@@ -142,7 +150,9 @@ return place(id) and 1 or 0
 _LOOK = """
 local states = {}
 for i, id in ipairs(ARGV) do
-  if kind_of(JOB .. id) == 'none' then states[i] = 0 else states[i] = place(id) and 1 or 2 end
+  local kind = kind_of(JOB .. id)
+  local ended = kind == 'hash' and redis.call('HEXISTS', JOB .. id, 'ended') == 1
+  states[i] = kind == 'none' and 0 or ended and 2 or 1
 end
 return states
 """
@@ -177,6 +187,7 @@ _SCRIPTS = {
     "mark lost": _MARK_LOST,
     "place": "for _, id in ipairs(ARGV) do is_unfinished(id) end",
     "mend": "mend()",
+    "free keys": _FREE_KEYS,
     "delete": "expire(ARGV[2])\nreturn forget(ARGV[1])",
     "expire": "expire(ARGV[1])\nhear()",
     "count": "return {redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING),"

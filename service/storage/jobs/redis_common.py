@@ -45,7 +45,7 @@ local function kind_of(key)
   return redis.call('TYPE', key).ok
 end
 
--- The number that a text is, nil where it is none; Lua takes nan, inf and -inf for numbers.
+-- The number that a text is, or nil. Lua takes nan, inf and -inf for numbers.
 local function number(text)
   local value = tonumber(text)
   if value and value == value and math.abs(value) < 1e15 then return value end

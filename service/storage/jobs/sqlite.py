@@ -51,7 +51,8 @@ CREATE TABLE jobs (
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
 _FAULT_INDEX = "CREATE INDEX dead_jobs ON jobs (ended, fault, id) WHERE fault IS NOT NULL"
-_ADDED = ("fault TEXT", "seal BLOB", "body_seal BLOB", "answer_seal BLOB")
+_UNSEALED = "X'30'"  # the seal of a job of an older version of the file
+_ADDED = ("fault TEXT", f"seal BLOB DEFAULT {_UNSEALED}", "body_seal BLOB", "answer_seal BLOB")
 _OLDER = {3: (*(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _ADDED), _FAULT_INDEX)}
 _KIND = SchemaVersion(0x4261736A, 4, "jobs", (_TABLE, _INDEX, _FAULT_INDEX), _OLDER)  # "Basj"
 _REQUEST = "method, route, query, headers"
@@ -87,13 +88,15 @@ class SqliteJobStore(JobStore):
             self._expire(db)
             known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
             if row := known.fetchone():
-                if row[0] != fingerprint:
+                first = self._job(db, row[1:])
+                if db.execute("SELECT 1 FROM jobs WHERE key = ?", [key]).fetchone():
+                    if row[0] == fingerprint:
+                        return first
                     raise Problem(
                         "key-reused",
                         "This Idempotency-Key was sent with another request. Use a new key for "
                         "each request.",
                     )
-                return self._job(db, row[1:])
             self._require_room(db, OVERHEAD + len(body), job.owner)
             sealed = seal_request(job, sent, body, fingerprint)
             db.execute(
@@ -332,7 +335,7 @@ def _fields(row: tuple[Any, ...]) -> Fields:
 
 def _seal_older(db: sqlite3.Connection) -> None:
     """Seal jobs of an older version of the file, which are taken for undamaged."""
-    rows = db.execute(f"SELECT {_JOB} FROM jobs WHERE seal IS NULL AND fault IS NULL").fetchall()
+    rows = db.execute(f"SELECT {_JOB} FROM jobs WHERE seal = {_UNSEALED}").fetchall()
     for row in rows:
         fields = _fields(row)
         (body,) = db.execute("SELECT body FROM jobs WHERE id = ?", row[:1]).fetchone()

@@ -170,8 +170,14 @@ def file_store(tmp_path: Path) -> Iterator[tuple[SqliteJobStore, Callable[[str, 
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        *(("body", b"[]"), ("body", None), ("body_seal", b"1"), ("seal", b"2 0 00")),
-        *(("headers", "[[1"), ("headers", None), ("route", b"\xff"), ("query", "x")),
+        *(
+            ("body", b"[]"),
+            ("body", None),
+            ("body_seal", b"1"),
+            ("seal", b"2 0 00"),
+            ("seal", None),
+        ),
+        *(("headers", "[[1"), ("route", b"\xff"), ("query", "x")),
         *(("owner", "b"), ("created", "soon"), ("status", "dine"), ("fingerprint", b"2")),
     ],
 )

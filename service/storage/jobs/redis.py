@@ -38,7 +38,7 @@ from service.storage.jobs.stored_job import (
     seal_answer,
     seal_request,
 )
-from service.storage.redis_client import RedisClient, RedisUnavailableError
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 
 _DEAD = ("owner", "route", "request_id", "fault", "created", "starts")
@@ -231,9 +231,10 @@ class RedisJobStore(JobStore):
         """Put each job into the set where it belongs, and count again."""
         scan = self._link.blocking_client.scan_iter
         with self._link.guard("jobs"):
-            for script, prefix in (("place", JOB), ("free keys", KEY)):
-                for keys in _split(scan(f"{prefix}*", count=1000)):
-                    self._call(script, *(key.removeprefix(prefix.encode()) for key in keys))
+            for keys in _split(scan(f"{PREFIX}job*", count=1000)):
+                for script, prefix in (("place", JOB.encode()), ("free keys", KEY.encode())):
+                    ids = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+                    self._call(script, *ids)
             self._call("mend")
 
     def _check(self, id: str | bytes, damage: str | None) -> bool:

@@ -126,15 +126,21 @@ def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     store = SqliteJobStore(path, LIMITS)
     store.open()
-    job = add_job(store, b"body")
+    job, done = add_job(store, b"body"), add_job(store)
+    assert finish_job(store, done, b"yes")
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("DROP INDEX dead_jobs")
-        db.execute("ALTER TABLE jobs DROP COLUMN fault")
+        for column in ("fault", "seal", "body_seal", "answer_seal"):
+            db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 3")
     db.close()
     store.open()
+    assert store.get_request(job.id) == SENT
     assert store.get_body(job.id) == b"body"
+    answer = store.get_response(done.id)
+    assert answer is not None
+    assert answer.body == b"yes"
     kill(store, job)
     assert [dead.id for dead in store.list_dead()] == [job.id]
     store.close()

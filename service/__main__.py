@@ -1,5 +1,6 @@
 """`python -m service`: serve until SIGTERM. `python -m service worker`: run jobs of other servers
-until SIGTERM. `python -m service key`: create an API key."""
+until SIGTERM. `python -m service key`: create an API key. `python -m service dead-jobs`: list,
+requeue or drop jobs that failed by a fault of the servers."""
 
 from __future__ import annotations
 
@@ -45,9 +46,14 @@ def main() -> None:
     if sys.argv[1:2] == ["key"]:
         cli.main(sys.argv[2:])
         return
+    if sys.argv[1:2] == ["dead-jobs"]:
+        from service.jobs import cli as dead_jobs
+
+        dead_jobs.main(sys.argv[2:], settings_or_exit())
+        return
     worker = sys.argv[1:] == ["worker"]
     if sys.argv[1:] and not worker:
-        sys.exit("usage: python -m service [worker | key NAME]")
+        sys.exit("usage: python -m service [worker | key NAME | dead-jobs list]")
     logs.guard_stderr()
     try:
         _serve(worker)

@@ -165,6 +165,12 @@ class AppContext:
         )
         gauge("basin_jobs_unfinished", "Jobs that wait or run.", lambda: self.jobs.unfinished_count)
         gauge(
+            "basin_jobs_dead",
+            "Jobs that failed by a fault of the servers or of their store and wait for the "
+            "operator.",
+            lambda: self.jobs.dead_count,
+        )
+        gauge(
             "basin_cache_bytes",
             "Bytes of the responses in the cache.",
             lambda: 0 if cache is None else cache.size_bytes,

@@ -40,6 +40,7 @@ PROBLEM_TYPES: dict[str, tuple[int, str]] = {
     "job-unfinished": (409, "The job has no response yet"),
     "graph-replaced": (409, "The graph was replaced during the request"),
     "key-in-use": (409, "A request with this Idempotency-Key is still running"),
+    "job-lost": (410, "The job was lost; send the request again"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "Unsupported media type of the body"),
     "unsupported-image": (415, "Unsupported image format"),

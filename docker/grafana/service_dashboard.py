@@ -157,8 +157,10 @@ def _add_queue(page: Dashboard) -> None:
         time_series(
             "Jobs",
             "short",
-            "Jobs that wait or run, and jobs that end per minute.",
+            "Jobs that wait or run, jobs that failed by a fault of the server and wait for the "
+            "operator, and jobs that end per minute.",
             ("sum by (instance) (basin_jobs_unfinished)", "unfinished, {{instance}}"),
+            ("sum by (instance) (basin_jobs_dead)", "dead, {{instance}}"),
             (f"{rate('basin_jobs_total', 'status')} * 60", "{{status}} per minute"),
         )
     )

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.endpoints import admin, health, metrics
+from service.endpoints import admin, dead_jobs, health, metrics
 from service.endpoints.alerts import routes as alerts
 from service.endpoints.anomaly import routes as anomaly
 from service.endpoints.classify import routes as classify
@@ -41,5 +41,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     open_inference.router,
 )
 
-ADMIN: tuple[APIRouter, ...] = (admin.router, health.router, metrics.router)
+ADMIN: tuple[APIRouter, ...] = (
+    admin.router,
+    dead_jobs.router,
+    health.router,
+    metrics.router,
+)
 WORKER: tuple[APIRouter, ...] = (health.router, metrics.router)

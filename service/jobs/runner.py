@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import structlog
 from starlette.responses import Response
 
 from service.errors import Problem
+from service.jobs.dead import DeadJobs
+from service.jobs.problems import job_crashed, unknown_job
+from service.jobs.store_calls import StoreCalls
 from service.observability.request_state import RequestState
 from service.observability.stopwatch import StageTimer
 from service.storage.jobs.base import JobStore
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
-from service.storage.sqlite import StoreError
 from service.supervisor import Supervisor
 
-T = TypeVar("T")
 Replay = Callable[
     [StoredRequest, Callable[[], Awaitable[bytes]], RequestState], Awaitable[Response]
 ]
@@ -41,7 +41,8 @@ class JobRunner:
     A job is a stored request that is sent through the application again; it makes no difference
     whether this process accepted it, an earlier one left it or another one stored it. A job that
     was running each time a process crashed is suspected of having crashed it: it runs alone, and
-    fails after `_MOST_STARTS` starts.
+    fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500: the
+    store has its request, and the operator may requeue it.
 
     Args:
         max_running: 0 leaves all jobs to other processes.
@@ -57,16 +58,17 @@ class JobRunner:
         trace: Callable[[StageTimer, dict[str, Any]], str] | None = None,
     ) -> None:
         self._store, self._max_jobs, self._on_end = store, max_jobs, on_end
+        self._calls = calls = StoreCalls(store)
+        self._ask, self._retry_store, self._call = calls.ask, calls.retry, calls.call
+        self.dead = DeadJobs(calls, self._count_changed)
         self._max_running, self._trace = max_running, trace
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
         self._live: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # those that this process has
         self._begun: set[str] = set()
-        self._unfinished = 0  # in the store, when it was last asked
+        self._unfinished, self._dead = 0, 0  # in the store, when it was last asked
         self._changed = asyncio.Event()  # there may be a job to run, or a place for one
         self._background: list[asyncio.Task[None]] = []
         self._rest_until = 0.0
         self._left: list[tuple[str, bool]] = []  # stopped, and whether they were begun
-        self._refused = "it is not open yet"  # why there is no store; empty where there is one
         self._drained: float | None = None
         self._replay: Replay | None = None
         self._loading: asyncio.Task[Any] | None = None
@@ -76,6 +78,11 @@ class JobRunner:
     def unfinished_count(self) -> int:
         """Jobs that wait or run, those of other processes too."""
         return self._unfinished
+
+    @property
+    def dead_count(self) -> int:
+        """Jobs that failed by a fault of the servers, those of other processes too."""
+        return self._dead
 
     async def start(
         self, replay: Replay, loading: asyncio.Task[Any], supervisor: Supervisor | None = None
@@ -95,7 +102,7 @@ class JobRunner:
         Raises:
             Problem: no store, or as many jobs as there may be.
         """
-        self._require_store()
+        self._calls.require_open()
         if self._unfinished >= self._max_jobs:
             detail = (
                 f"{self._unfinished} of {self._max_jobs} jobs (BASIN_MAX_JOBS) run or wait. "
@@ -133,7 +140,7 @@ class JobRunner:
         running = live is not None and live.status is Status.RUNNING
         job = live if running else await self._ask(self._store.get, id)
         if job is None or job.owner != owner:
-            raise _unknown()
+            raise unknown_job()
         return job
 
     async def get_response(self, id: str, owner: str = "") -> Response:
@@ -157,12 +164,12 @@ class JobRunner:
             Problem: there is no such job of this owner, or no store.
         """
         job = await self.get(id, owner)
-        if not await self._ask(self._store.delete, id):
-            raise _unknown()
-        if job.status is Status.RUNNING:
+        # False if another call has just deleted it, or this one whose first reply was lost.
+        is_first = await self._ask(self._store.delete, id)
+        if is_first and job.status is Status.RUNNING:
             self._unfinished -= 1
             self._on_end(Status.CANCELLED)
-        self._stop(id)
+        self._stop(id, Status.CANCELLED)
 
     async def wait_until_done(self, job: Job, seconds: float) -> bool:
         """Wait for at most `seconds`, and update `job`.
@@ -215,19 +222,12 @@ class JobRunner:
         await asyncio.gather(*running, *self._background, return_exceptions=True)
         for id, begun in self._left:
             await self._retry_store(self._store.release, id, begun, tries=1)
-        await self._call(self._store.close)
-        self._thread.shutdown()
+        await self._calls.close()
 
     async def _open(self) -> None:
-        try:
-            await self._call(self._store.open)
-            self._unfinished = await self._call(self._store.count_unfinished)
-        except StoreError as error:
-            if str(error) != self._refused:
-                structlog.get_logger().error("job store refused", reason=str(error))
-            self._refused = str(error)
+        if not await self._calls.open():
             return
-        self._refused = ""
+        await self._count()
         if self._unfinished:
             structlog.get_logger().info("jobs found", count=self._unfinished)
         if self._max_running:
@@ -239,15 +239,26 @@ class JobRunner:
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(_TEND_S)
-            if self._refused:
-                await self._open()
-                continue
-            await self._retry_store(self._store.expire, tries=1)
-            running = [job for job, _ in self._live.values()]
-            for id in await self._retry_store(self._store.heartbeat, running, tries=1) or ():
-                self._stop(id)
-            unfinished = await self._retry_store(self._store.count_unfinished, tries=1)
-            self._unfinished = self._unfinished if unfinished is None else unfinished
+            try:
+                await (self._open() if self._calls.refused else self._heartbeat())
+            except Exception:  # the jobs that run need the next heartbeat
+                structlog.get_logger().exception("no heartbeat of jobs")
+
+    async def _heartbeat(self) -> None:
+        await self._retry_store(self._store.expire, tries=1)
+        running = [job for job, _ in self._live.values()]
+        for id in await self._retry_store(self._store.heartbeat, running, tries=1) or ():
+            job = await self._call(self._store.get, id)  # deleted, or ended by another process
+            self._stop(id, Status.CANCELLED if job is None else job.status)
+        await self._count()
+
+    async def _count(self) -> None:
+        counts = await self._retry_store(self._store.count, tries=1)
+        self._unfinished, self._dead = counts or (self._unfinished, self._dead)
+
+    async def _count_changed(self) -> None:
+        await self._count()
+        self._changed.set()
 
     async def _claim(self) -> None:
         """Take jobs one after the other, while there are places."""
@@ -260,7 +271,13 @@ class JobRunner:
                 continue
             if (rest_s := self._rest_until - time.monotonic()) > 0:
                 await asyncio.sleep(rest_s)
-            if (job := await self._retry_store(self._store.claim)) is None:
+            try:
+                job = await self._retry_store(self._store.claim)
+            except Exception:  # of one job; the next call may return another one
+                structlog.get_logger().exception("no job claimed")
+                await asyncio.sleep(_TEND_S)
+                continue
+            if job is None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _POLL_S)
                 continue
@@ -286,6 +303,9 @@ class JobRunner:
                 if job.status is Status.RUNNING:
                     self._left.append((job.id, job.id in self._begun))
                 raise
+            except Exception:  # its start counts, so that it ends after some
+                structlog.get_logger().exception("a job failed", request_id=job.request_id)
+                await self._retry_store(self._store.release, job.id, False, tries=1)
             finally:
                 self._begun.discard(job.id)
                 del self._live[job.id]
@@ -295,11 +315,11 @@ class JobRunner:
         self._live[job.id] = job, task
         return task
 
-    def _stop(self, id: str) -> None:
-        """It has been forgotten."""
+    def _stop(self, id: str, status: Status) -> None:
+        """Stop a job that has `status` in the store, or is deleted."""
         if id in self._live:
             job, task = self._live[id]
-            job.status = Status.CANCELLED
+            job.status = status
             task.cancel()
 
     async def _execute(self, job: Job) -> None:
@@ -307,7 +327,7 @@ class JobRunner:
         self._begun.add(job.id)
         starts = await self._retry_store(self._store.mark_started, job.id)
         if not starts:
-            return  # it has been forgotten
+            return  # it is deleted, damaged or another's
         job.starts = starts
         about: dict[str, Any] = {"key": job.owner or None, "route": "unmatched"}
         watch = StageTimer()
@@ -317,6 +337,8 @@ class JobRunner:
                 self._rest_until = time.monotonic() + _REST_S
                 await self._retry_store(self._store.release, job.id, True)
                 return
+        except Problem as problem:  # its stored request is damaged
+            answer = problem.response(job.request_id)
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem(
@@ -325,7 +347,10 @@ class JobRunner:
             )
             answer = problem.response(job.request_id)
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
-        if await self._retry_store(self._store.complete, job, status, answer):
+        fault = ""
+        if answer.status_code == 500:
+            fault = "internal-error" if job.starts <= _MOST_STARTS else "job-crashed"
+        if await self._retry_store(self._store.complete, job, status, answer, fault):
             job.status = status
             self._unfinished -= 1
             self._on_end(status)
@@ -338,11 +363,7 @@ class JobRunner:
     async def _answer(self, job: Job, about: dict[str, Any], timer: StageTimer) -> Response | None:
         """The response of the job, None if this process has no room for it; fills `about`."""
         if job.starts > _MOST_STARTS:
-            detail = (
-                f"The server stopped {_MOST_STARTS} times while it ran this job. "
-                "Send a smaller request."
-            )
-            return Problem("job-crashed", detail).response(job.request_id)
+            return job_crashed(_MOST_STARTS).response(job.request_id)
         assert self._replay is not None
         sent = await self._retry_store(self._store.get_request, job.id)
         body = partial(self._retry_store, self._store.get_body, job.id)
@@ -355,47 +376,3 @@ class JobRunner:
                 return answer
             await asyncio.sleep(_AGAIN_S)
         return None
-
-    def _require_store(self) -> None:
-        if self._refused:
-            raise _store_unavailable()
-
-    async def _ask(self, method: Callable[..., T], *args: Any) -> T:
-        """Call the store for a client: a failure is a problem."""
-        self._require_store()
-        try:
-            return await self._call(method, *args)
-        except StoreError as error:
-            structlog.get_logger().error("job store failed", reason=str(error))
-            raise _store_unavailable() from None
-
-    async def _retry_store(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
-        """Call the store for a job: retry until it works, or `tries` times, then return None."""
-        is_logged = False
-        while True:
-            try:
-                return await self._call(method, *args)
-            except StoreError as error:
-                if not is_logged:
-                    structlog.get_logger().error("job store failed", reason=str(error))
-            is_logged = True
-            if (tries := tries - 1) == 0:
-                return None
-            await asyncio.sleep(_TEND_S)
-
-    async def _call(self, method: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, method, *args)
-
-
-def _store_unavailable() -> Problem:
-    detail = (
-        "The job store cannot be read or written now; the server log has the reason. Retry after "
-        "1 s, or send the request without `Prefer: respond-async`."
-    )
-    return Problem("jobs-unavailable", detail, headers={"retry-after": "1"})
-
-
-def _unknown() -> Problem:
-    return Problem(
-        "unknown-job", "No such job; it may have been deleted or have expired (BASIN_KEEP_JOBS_S)."
-    )

@@ -34,12 +34,13 @@ async def describe_job(
     "/jobs/{id}/result",
     summary="The answer of a job",
     response_class=Response,
-    responses=problems(404, 409, 500, 503),
+    responses=problems(404, 409, 410, 500, 503),
 )
 async def result_of_job(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """What the request would have been answered, status and headers included."""
+    """What the request would have been answered, status and headers included. 410 `job-lost`: Redis
+    lost the job, or its entry is damaged; send the request again."""
     return await context.jobs.get_response(id, get_caller(request.scope).name)
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.storage.jobs.job import Job, Status
+from service.storage.jobs.job import DeadJob, Job, Status
 from service.storage.jobs.request import StoredRequest
 
 OVERHEAD = 4096  # bytes of a job besides its body or response
+MAX_DEAD = 100  # dead jobs that are listed; older ones expire like others
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,31 @@ class JobStore(ABC):
         """Record that these jobs run, and their progress; return the ids of deleted ones."""
 
     @abstractmethod
-    def count_unfinished(self) -> int:
-        """Return the number of jobs that wait or run, in all processes."""
+    def count(self) -> tuple[int, int]:
+        """Return the numbers of jobs that wait or run, in all processes, and of dead ones."""
 
     @abstractmethod
     def get_request(self, id: str) -> StoredRequest:
-        """Return the request of an unfinished job."""
+        """Return the request of an unfinished job.
+
+        Raises:
+            Problem: it is damaged; the job is dead now.
+        """
 
     @abstractmethod
     def get_body(self, id: str) -> bytes:
-        """Return the body of that request."""
+        """Return the body of that request.
+
+        Raises:
+            Problem: it is damaged; the job is dead now.
+        """
 
     @abstractmethod
-    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+    def complete(self, job: Job, status: Status, answer: Response, fault: str = "") -> bool:
         """Replace the request by the response, and store the progress of `job`, which is finished.
+
+        With a `fault` of the server the job is dead: its request is stored too, until it is
+        requeued, dropped or displaced by `MAX_DEAD` later ones or for lack of room.
 
         Does nothing if the job is finished already or deleted; returns False then, unless this
         process stored this response before.
@@ -104,6 +116,15 @@ class JobStore(ABC):
     @abstractmethod
     def get_response(self, id: str) -> Response | None:
         """Return the response of a job, once there is one."""
+
+    @abstractmethod
+    def list_dead(self) -> list[DeadJob]:
+        """Return the dead jobs, the latest first."""
+
+    @abstractmethod
+    def requeue(self, id: str) -> bool:
+        """Let a dead job wait again, as if it had never been started; return whether there is
+        one with its request."""
 
     @abstractmethod
     def delete(self, id: str) -> bool:

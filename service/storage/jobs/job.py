@@ -12,6 +12,8 @@ from service.observability.progress import Progress
 
 POISON_THRESHOLD = 2
 """Number of starts from which a job is suspected of crashing the process."""
+LOST = "lost"
+"""Fault of a job that Redis acknowledged and then lost."""
 
 
 class Status(StrEnum):
@@ -49,3 +51,24 @@ class Job:
             "result": f"/jobs/{self.id}/result" if answered else None,
             "request_id": self.request_id,
         }
+
+
+@dataclass(frozen=True)
+class DeadJob:
+    """A job that failed by a fault of the servers or of their store, for the operator.
+
+    Attributes:
+        reason: the kind of its problem, or what of its entry is damaged.
+        failed: seconds since 1970.
+        has_request: whether its request is stored, so that it can be run again.
+    """
+
+    id: str
+    owner: str
+    route: str
+    request_id: str
+    created: float
+    reason: str
+    failed: float
+    starts: int
+    has_request: bool

@@ -1,203 +1,48 @@
 """Job store in Redis: any server accepts jobs, any server or worker runs them.
 
-Each job is a hash, and its id is in one of three sorted sets: `waiting`, by order of arrival with
-suspects first; `running`, by the time at which its lease ends; `over`, by the time it finished.
-Every change is one Lua script, so it is atomic. The first write of a script is the one that a full
-Redis refuses, so that nothing has changed then.
+See `redis_common` for how they are stored, and `seal` for how what is read is checked.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, cast, final
+from itertools import islice
+from typing import Any, final
 
 import orjson
+import structlog
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.observability.progress import Progress
 from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
-from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
+from service.storage.jobs.job import LOST, DeadJob, Job, Status
+from service.storage.jobs.redis_common import JOB, KEY, SETS
+from service.storage.jobs.redis_scripts import make_scripts
+from service.storage.jobs.remembered import RememberedJobs, State
 from service.storage.jobs.request import StoredRequest
+from service.storage.jobs.seal import find_damage
+from service.storage.jobs.stored_job import (
+    ANSWER_FIELDS,
+    JOB_FIELDS,
+    Fields,
+    damaged_job,
+    decode_answer,
+    decode_number,
+    decode_request,
+    decode_text,
+    find_answer_fault,
+    find_fault,
+    make_job,
+    seal_answer,
+    seal_request,
+)
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 
-_ABOUT = ("route", "request_id", "created", "owner", "starts", "status", "progress")
-
-_COMMON = f"""
-local JOB, KEY = '{PREFIX}job:', '{PREFIX}jobkey:'
-local WAITING, RUNNING, OVER = '{PREFIX}jobs:waiting', '{PREFIX}jobs:running', '{PREFIX}jobs:over'
-local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
-local SUSPECT_FROM = {POISON_THRESHOLD}
-
-local function now()
-  local time = redis.call('TIME')
-  return time[1] + time[2] / 1000000
-end
-
--- HELD counts the bytes of unfinished jobs and of finished ones.
-local function hold(over, bytes)
-  redis.call('HINCRBY', HELD, over and 'over' or 'unfinished', bytes)
-end
-
-local function held(over)
-  return tonumber(redis.call('HGET', HELD, over and 'over' or 'unfinished') or 0)
-end
-
-local function forget(id)
-  local size, key, ended = unpack(redis.call('HMGET', JOB .. id, 'size', 'key', 'ended'))
-  if not size then return 0 end
-  if key ~= '' and redis.call('GET', KEY .. key) == id then redis.call('DEL', KEY .. key) end
-  redis.call('DEL', JOB .. id)
-  for _, set in ipairs({{WAITING, RUNNING, OVER}}) do redis.call('ZREM', set, id) end
-  hold(ended, -size)
-  return 1
-end
-
-local function expire(keep)
-  local late = redis.call('ZRANGEBYSCORE', OVER, '-inf', '(' .. string.format('%.6f', now() - keep))
-  for _, id in ipairs(late) do forget(id) end
-end
-
--- Every process calls this each second, even if it runs no job. If there was no call for half a
--- lease, Redis itself was unavailable: renew the leases of all running jobs.
-local function hear()
-  local time = now()
-  if time - (redis.call('GET', HEARD) or 0) > LEASE / 2 then
-    for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
-      redis.call('ZADD', RUNNING, time + LEASE, id)
-    end
-  end
-  redis.call('SET', HEARD, string.format('%.6f', time))
-  return time
-end
-
--- Number and bytes of the unfinished jobs of an owner.
-local function begun_by(owner)
-  local count, bytes = 0, 0
-  for _, set in ipairs({{WAITING, RUNNING}}) do
-    for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
-      local whose, size = unpack(redis.call('HMGET', JOB .. id, 'owner', 'size'))
-      if whose == owner then count, bytes = count + 1, bytes + size end
-    end
-  end
-  return count, bytes
-end
-
--- Delete the oldest responses, those of the owner first, but not `spare`.
-local function make_room(most, spare, owner)
-  for _, own in ipairs({{true, false}}) do
-    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
-      if held(true) + held(false) <= most then return end
-      local mine = redis.call('HGET', JOB .. id, 'owner') == owner
-      if id ~= spare and mine == own then forget(id) end
-    end
-  end
-end
-
-local function wait(id)
-  local starts, order = unpack(redis.call('HMGET', JOB .. id, 'starts', 'order'))
-  if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
-  redis.call('ZADD', WAITING, order, id)
-  redis.call('ZREM', RUNNING, id)
-end
-
-local function holds(id, holder)
-  local mine, ended = unpack(redis.call('HMGET', JOB .. id, 'holder', 'ended'))
-  return mine == holder and not ended
-end
-"""
-_ADD = """
-local id, size, key, fingerprint = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-expire(ARGV[7])
-local known = key ~= '' and redis.call('GET', KEY .. key)
-if known and known ~= id then
-  local same = redis.call('HGET', JOB .. known, 'fingerprint') == fingerprint
-  return {same and 'known' or 'reused', known}
-end
-if redis.call('EXISTS', JOB .. id) == 1 then return {'added', ''} end
-local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
-if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
-  return {'full', count}
-end
-if ARGV[8] ~= '' then
-  local mine, bytes = begun_by(ARGV[8])
-  if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
-end
-local order = redis.call('INCR', ORDER)
-redis.call('HSET', JOB .. id, 'size', size, 'key', key, 'fingerprint', fingerprint,
-  'order', order, 'starts', 0, unpack(ARGV, 9))
-if key ~= '' then redis.call('SET', KEY .. key, id) end
-redis.call('ZADD', WAITING, order, id)
-hold(false, size)
-make_room(tonumber(ARGV[6]), '', ARGV[8])
-return {'added', ''}
-"""
-_CLAIM = """
-local time = hear()
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
-local id = redis.call('ZRANGE', WAITING, 0, 0)[1]
-if not id then return false end
-redis.call('HSET', JOB .. id, 'holder', ARGV[1], 'begun', 0)
-redis.call('ZADD', RUNNING, time + LEASE, id)
-redis.call('ZREM', WAITING, id)
-return {id, redis.call('HMGET', JOB .. id, unpack(ARGV, 2))}
-"""
-_BEGIN = """
-if not holds(ARGV[1], ARGV[2]) then return false end
-if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- a retry: the reply was lost
-  return tonumber(redis.call('HGET', JOB .. ARGV[1], 'starts'))
-end
-redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
-return redis.call('HINCRBY', JOB .. ARGV[1], 'starts', 1)
-"""
-_RELEASE = """
-if not holds(ARGV[1], ARGV[2]) then return end
-if ARGV[3] == '1' and redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then
-  redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1)
-end
-wait(ARGV[1])
-redis.call('HDEL', JOB .. ARGV[1], 'holder')
-"""
-_STILL = """
-local gone = {}
-for i = 2, #ARGV, 2 do
-  local id = ARGV[i]
-  if redis.call('EXISTS', JOB .. id) == 0 then
-    table.insert(gone, id)
-  elseif holds(id, ARGV[1]) then
-    redis.call('HSET', JOB .. id, 'progress', ARGV[i + 1])
-    redis.call('ZADD', RUNNING, now() + LEASE, id)
-    redis.call('ZREM', WAITING, id)  -- its lease ended, but no other process has claimed it
-  end
-end
-return gone
-"""
-_COMPLETE = """
-local id, size = ARGV[1], tonumber(ARGV[2])
-local was, ended, by = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended', 'by'))
-if ended and by == ARGV[5] then return 1 end  -- a retry: the reply was lost
-if not was or ended then return 0 end
-local time = string.format('%.6f', now())
-redis.call('HSET', JOB .. id, 'ended', time, 'size', size, 'by', unpack(ARGV, 5))
-redis.call('ZADD', OVER, time, id)
-redis.call('HDEL', JOB .. id, 'body', 'sent', 'holder')
-redis.call('ZREM', WAITING, id)
-redis.call('ZREM', RUNNING, id)
-hold(false, -was)
-hold(true, size)
-expire(ARGV[3])
-make_room(tonumber(ARGV[4]), id, redis.call('HGET', JOB .. id, 'owner'))
-return 1
-"""
-_KEPT = """
-local found = redis.call('HMGET', JOB .. ARGV[1], 'ended', unpack(ARGV, 3))
-if found[1] and found[1] + ARGV[2] < now() then return false end
-return redis.call('EXISTS', JOB .. ARGV[1]) == 1 and found
-"""
+_DEAD = ("owner", "route", "request_id", "fault", "created", "starts")
+_AT_A_TIME = 500  # ids in one call of a script
 
 
 @final
@@ -215,26 +60,15 @@ class RedisJobStore(JobStore):
     def __init__(self, link: RedisClient, limits: JobLimits, lease_s: float = 15.0) -> None:
         self._link, self._limits = link, limits
         self._holder = secrets.token_hex(8)
-        scripts = {
-            "add": _ADD,
-            "claim": _CLAIM,
-            "begin": _BEGIN,
-            "release": _RELEASE,
-            "still": _STILL,
-            "complete": _COMPLETE,
-            "kept": _KEPT,
-            "delete": "expire(ARGV[2])\nreturn forget(ARGV[1])",
-            "expire": "hear()\nexpire(ARGV[1])",
-            "unfinished": "return redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)",
-        }
-        common = f"local LEASE = {lease_s}\n{_COMMON}"
+        self._remembered = RememberedJobs(limits.keep_s)
         self._scripts = {
-            name: link.blocking_client.register_script(common + script)
-            for name, script in scripts.items()
+            name: link.blocking_client.register_script(script)
+            for name, script in make_scripts(lease_s).items()
         }
+        link.add_restore(self._restore)
 
     def open(self) -> None:
-        self._run("unfinished")
+        self._run("count")
 
     def close(self) -> None:
         pass
@@ -249,37 +83,41 @@ class RedisJobStore(JobStore):
                 "body (BASIN_MAX_JOB_BYTES). Send less in one request."
             )
             raise Problem("body-too-large", detail)
-        headers = [sent.method, sent.path, sent.query.decode("latin-1"), sent.headers]
         fields = {
-            "route": job.route,
-            "request_id": job.request_id,
-            "created": repr(job.created),
-            "owner": job.owner,
-            "status": job.status,
-            "sent": orjson.dumps(headers),
+            **seal_request(job, sent, body, fingerprint),
+            "status": job.status.encode(),
             "body": body,
         }
         limits = (self._limits.max_jobs, self._limits.max_bytes, self._limits.keep_s)
+        head = (job.id, size, key or "", fingerprint, *limits, job.owner)
         pairs = [part for pair in fields.items() for part in pair]
-        asked = (job.id, size, key or "", fingerprint, *limits, job.owner)
-        what, encoded = self._run("add", *asked, *pairs)
+        what, answer = self._run("add", *head, *pairs)
+        if what == b"reused" and self.get(decode_text(answer)) is not None:
+            # Reading it has freed the key of a job whose fingerprint is damaged.
+            what, answer = self._run("add", *head, *pairs)
         if what in (b"full", b"half"):
-            raise queue_full_error(encoded, half=what == b"half")
+            raise queue_full_error(answer, half=what == b"half")
         if what == b"reused":
             raise Problem(
                 "key-reused",
                 "This Idempotency-Key was sent with another request. Use a new key for each "
                 "request.",
             )
-        if what == b"added":
-            return job
-        if known := self.get(encoded.decode()):
-            return known
-        raise StoreError("the job of this key has just expired")
+        stored = job if what == b"added" else self.get(decode_text(answer))
+        if stored is None:
+            raise StoreError("the job of this key has just expired")
+        self._remembered.add(stored)
+        return stored
 
     def claim(self) -> Job | None:
-        found = self._run("claim", self._holder, *_ABOUT)
-        return None if found is None else _job(found[0].decode(), found[1])
+        while (row := self._run("claim", self._holder, *JOB_FIELDS)) is not None:
+            id, values = row
+            fields: Fields = dict(zip(JOB_FIELDS, values, strict=True))
+            if self._check(id, find_fault(id, fields)):
+                job = make_job(decode_text(id), fields)
+                self._remembered.add(job)
+                return job
+        return None
 
     def mark_started(self, id: str) -> int | None:
         return self._run("begin", id, self._holder)
@@ -289,90 +127,183 @@ class RedisJobStore(JobStore):
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         encoded = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
-        return [id.decode() for id in self._run("still", self._holder, *encoded)] if encoded else []
+        if not encoded or not (gone := self._run("still", self._holder, *encoded)):
+            return []
+        self._require_history()
+        return [decode_text(id) for id in gone]
 
-    def count_unfinished(self) -> int:
-        return self._run("unfinished")
+    def count(self) -> tuple[int, int]:
+        unfinished, dead = self._run("count")
+        return unfinished, dead
 
     def get_request(self, id: str) -> StoredRequest:
-        with _readable():
-            method, path, query, headers = orjson.loads(self._field(id, "sent"))
-            pairs = tuple((str(name), str(value)) for name, value in headers)
-            return StoredRequest(str(method), str(path), query.encode("latin-1"), pairs)
+        fields = self._require(id, *JOB_FIELDS)
+        if not self._check(id, find_fault(id.encode(), fields)):
+            raise damaged_job()
+        return decode_request(fields["sent"])
 
     def get_body(self, id: str) -> bytes:
-        return self._field(id, "body")
+        fields = self._require(id, "body", "body_seal")
+        body = fields["body"]
+        if not self._check(id, find_damage(fields["body_seal"], body)) or body is None:
+            raise damaged_job()
+        return body
 
-    def complete(self, job: Job, status: Status, answer: Response) -> bool:
-        encoded = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
-        body = bytes(answer.body)
+    def complete(self, job: Job, status: Status, answer: Response, fault: str = "") -> bool:
         fields = {
-            "status": status,
+            **seal_answer(job.id, status, answer),
             "progress": orjson.dumps(asdict(job.progress)),
-            "code": answer.status_code,
-            "headers": orjson.dumps(encoded),
-            "answer": body,
         }
         limits = (self._limits.keep_s, self._limits.max_bytes)
         pairs = [part for pair in fields.items() for part in pair]
-        size = OVERHEAD + len(body)
-        return self._run("complete", job.id, size, *limits, self._holder, *pairs) == 1
+        is_stored = self._run("complete", job.id, *limits, self._holder, fault, *pairs) == 1
+        self._remembered.set_state(job.id, State.FINISHED)
+        return is_stored
 
     def get(self, id: str) -> Job | None:
-        found = self._kept(id, *_ABOUT)
-        return None if found is None else _job(id, found[1:])
+        fields = self._read(id, *JOB_FIELDS)
+        if fields is None:
+            return None
+        if not fields["fault"] and not self._check(id, find_fault(id.encode(), fields)):
+            fields = {**fields, "status": Status.FAILED.encode()}
+        return make_job(id, fields)
 
     def get_response(self, id: str) -> Response | None:
-        found = self._kept(id, "code", "headers", "answer")
-        if found is None or found[1] is None:
+        fields = self._read(id, "fault", "request_id", *ANSWER_FIELDS, "answer_seal")
+        if fields is None or fields["ended"] is None:
             return None
-        with _readable():
-            answer = Response(found[3], int(found[1]))
-            answer.raw_headers = [
-                (name.encode("latin-1"), value.encode("latin-1"))
-                for name, value in orjson.loads(found[2])
-            ]
-        return answer
+        request_id = decode_text(fields["request_id"])
+        if fields["fault"] and fields["code"] is None:
+            problem = _lost_job() if fields["fault"] == LOST.encode() else damaged_job()
+            return problem.response(request_id)
+        if not self._check(id, find_answer_fault(id, fields)):
+            return damaged_job().response(request_id)
+        return decode_answer(fields)
+
+    def list_dead(self) -> list[DeadJob]:
+        return [job for _, job in self._list_dead()]
+
+    def requeue(self, id: str) -> bool:
+        raw = self._find_dead(id)
+        return raw is not None and self._run("requeue", raw, Status.RUNNING) == 1
 
     def delete(self, id: str) -> bool:
-        return self._run("delete", id, self._limits.keep_s) == 1
+        raw = self._find_dead(id) if "\\" in id else id
+        self._remembered.set_state(id, State.DELETED)
+        return self._run("delete", raw or id, self._limits.keep_s) == 1
 
     def expire(self) -> None:
         self._run("expire", self._limits.keep_s)
+        if not (ids := self._remembered.next_jobs()):
+            return
+        states = dict(zip(ids, self._run("look", *ids), strict=True))
+        self._require_history()  # else what is absent is lost, and not deleted elsewhere
+        self._remembered.forget(id for id, state in states.items() if state == 0)
+        for id, state in states.items():
+            if state:
+                self._remembered.set_state(id, State(state))
 
-    def _field(self, id: str, name: str) -> bytes:
-        found = self._kept(id, name)
-        if found is None or found[1] is None:
+    def _restore(self) -> None:
+        """Mend what is damaged, fail the jobs that Redis has lost, and delete again those that it
+        had deleted. Jobs that are unfinished again are run again, with the same response."""
+        self._mend()
+        lost, again = 0, 0
+        for jobs in _split(self._remembered.list_jobs()):
+            known = [job for job, state in jobs if state is not State.DELETED]
+            for job, state in jobs:
+                if state is State.DELETED:
+                    self._call("delete", job.id, self._limits.keep_s)
+            about = [
+                part
+                for job in known
+                for part in (job.id, job.route, job.request_id, repr(job.created), job.owner)
+            ]
+            lost += self._call("mark lost", *about)
+            finished = [job.id for job, state in jobs if state is State.FINISHED]
+            again += self._call("look", *finished).count(State.UNFINISHED.value)
+        if lost:
+            self._link.count("lost", "jobs", lost)
+            structlog.get_logger().error("redis lost jobs", count=lost)
+        if again:
+            structlog.get_logger().warning("redis lost responses; jobs run again", count=again)
+
+    def _mend(self) -> None:
+        """Put each job into the set where it belongs, and count again."""
+        scan = self._link.blocking_client.scan_iter
+        with self._link.guard("jobs"):
+            for keys in _split(scan(f"{PREFIX}job*", count=1000)):
+                for script, prefix in (("place", JOB.encode()), ("free keys", KEY.encode())):
+                    ids = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+                    self._call(script, *ids)
+            self._call("mend")
+
+    def _check(self, id: str | bytes, damage: str | None) -> bool:
+        """Fail a job if it is damaged; return whether it is not."""
+        if damage is not None:
+            self._run("bury", id, damage)
+        return damage is None
+
+    def _list_dead(self) -> Iterator[tuple[bytes, DeadJob]]:
+        for id, failed, has_request, values in self._run("dead", *_DEAD):
+            *texts, created, starts = values
+            owner, route, request_id, fault = map(decode_text, texts)
+            job = DeadJob(
+                *(decode_text(id), owner, route, request_id, decode_number(created), fault),
+                *(float(failed), int(decode_number(starts)), bool(has_request)),
+            )
+            yield id, job
+
+    def _find_dead(self, id: str) -> bytes | None:
+        """The id in Redis of a dead job; what is no UTF-8 there is escaped in `DeadJob.id`."""
+        return next((raw for raw, job in self._list_dead() if job.id == id), None)
+
+    def _require(self, id: str, *names: str) -> Fields:
+        """Read fields of an unfinished job."""
+        fields = self._read(id, *names)
+        if fields is None:
             raise StoreError("no such job")
-        return found[1]
+        if fields["ended"] is not None:
+            raise damaged_job()  # reading it has shown it
+        return fields
 
-    def _kept(self, id: str, *fields: str) -> list[Any] | None:
-        return self._run("kept", id, self._limits.keep_s, *fields)
+    def _read(self, id: str, *names: str) -> Fields | None:
+        values = self._run("read", id, self._limits.keep_s, *names)
+        if values is None:
+            self._require_history()
+            return None
+        return dict(zip(("ended", *names), values, strict=True))
 
-    def _run(self, name: str, *args: Any) -> Any:
+    def _require_history(self) -> None:
+        """Check that what is absent is not lost."""
         try:
             with self._link.guard("jobs"):
-                return self._scripts[name](args=args)
+                self._link.require_history()
         except RedisUnavailableError as error:
             raise StoreError(str(error)) from error
 
+    def _run(self, name: str, *args: Any) -> Any:
+        try:
+            return self._call(name, *args)
+        except RedisUnavailableError as error:
+            raise StoreError(str(error)) from error
 
-def _job(id: str, fields: Sequence[bytes | None]) -> Job:
-    with _readable():
-        route, request_id, created, owner, starts, status, progress = (
-            None if field is None else field.decode() for field in fields
-        )
-        reached = Progress(**orjson.loads(progress)) if progress else Progress()
-        return Job(
-            *(cast(str, route), cast(str, request_id), id, float(created or 0), int(starts or 0)),
-            *(Status(cast(str, status)), reached, owner or ""),
-        )
+    def _call(self, name: str, *args: Any) -> Any:
+        with self._link.guard("jobs"):
+            result, damaged = self._scripts[name](args=args)
+        keys = [decode_text(key) for key in damaged[::2]]
+        for key, reason in zip(keys, damaged[1::2], strict=True):
+            self._link.report_damaged("jobs", key, decode_text(reason))
+        if not set(keys).isdisjoint(SETS):
+            self._mend()  # finds the jobs that were in this set
+        return result
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Raises `StoreError` where another has written what no job is."""
-    try:
-        yield
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError("the stored job cannot be parsed") from error
+def _lost_job() -> Problem:
+    return Problem(
+        "job-lost", "Redis lost this job after it had been accepted. Send the request again."
+    )
+
+
+def _split(items: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(items)
+    return iter(lambda: list(islice(rest, _AT_A_TIME)), [])

@@ -25,6 +25,7 @@ FAMILIES = {
     "basin_acceptance": "histogram",
     "basin_jobs": "counter",
     "basin_jobs_unfinished": "gauge",
+    "basin_jobs_dead": "gauge",
     "basin_cache": "counter",
     "basin_cache_bytes": "gauge",
     "basin_model_info": "gauge",

@@ -1,0 +1,305 @@
+"""What the Lua scripts of the job store in Redis have in common.
+
+Each job is a hash, and its id is in one of three sorted sets: `waiting`, by order of arrival with
+suspects first; `running`, by the time at which its lease ends; `over`, by the time it finished.
+Those that failed by a fault of the servers are in `dead` too, by that time.
+
+A script never fails at an entry that no server wrote (an id without its hash, a key of another
+type, a field that is no number), for that entry would stop all others: the job is failed and put
+on the list of dead ones, and counters are recomputed.
+"""
+
+from __future__ import annotations
+
+from service.storage.jobs.base import MAX_DEAD, OVERHEAD
+from service.storage.jobs.job import LOST, POISON_THRESHOLD, Status
+from service.storage.jobs.stored_job import DAMAGED
+from service.storage.redis_client import PREFIX
+
+JOB = f"{PREFIX}job:"
+KEY = f"{PREFIX}jobkey:"
+SETS = tuple(f"{PREFIX}jobs:{name}" for name in ("waiting", "running", "over", "dead"))
+
+_CONSTANTS = f"""
+local JOB, KEY = '{JOB}', '{KEY}'
+local WAITING, RUNNING, OVER, DEAD = '{SETS[0]}', '{SETS[1]}', '{SETS[2]}', '{SETS[3]}'
+local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
+local SUSPECT_FROM, OVERHEAD, MAX_DEAD = {POISON_THRESHOLD}, {OVERHEAD}, {MAX_DEAD}
+local UNFINISHED, FAILED = '{Status.RUNNING}', '{Status.FAILED}'
+local LOST, DAMAGED = '{LOST}', '{DAMAGED}'
+"""
+_COMMON = """
+local damaged = {}  -- key and reason, one after the other
+
+local function note(key, reason)
+  table.insert(damaged, key)
+  table.insert(damaged, reason)
+end
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] + time[2] / 1000000
+end
+
+local function kind_of(key)
+  return redis.call('TYPE', key).ok
+end
+
+-- The number that a text is, or nil. Lua takes nan, inf and -inf for numbers.
+local function number(text)
+  local value = tonumber(text)
+  if value and value == value and math.abs(value) < 1e15 then return value end
+end
+
+-- A value is computed here rather than by HINCRBY, which fails at what is no number.
+local function increase(field, by)
+  local value = (number(redis.call('HGET', HELD, field)) or 0) + by
+  if value > 0 then redis.call('HSET', HELD, field, value) else redis.call('HDEL', HELD, field) end
+  if value < 0 then note(HELD, 'it is negative') end
+end
+
+-- HELD counts the bytes of finished jobs, and of unfinished ones, the latter by owner too.
+local function hold(over, bytes, owner, count)
+  if over then return increase('over', bytes) end
+  increase('unfinished', bytes)
+  if owner and owner ~= '' then
+    increase('bytes:' .. owner, bytes)
+    increase('count:' .. owner, count)
+  end
+end
+
+local function held(over)
+  return number(redis.call('HGET', HELD, over and 'over' or 'unfinished')) or 0
+end
+
+-- Number and bytes of the unfinished jobs of an owner.
+local function begun_by(owner)
+  local count, bytes = unpack(redis.call('HMGET', HELD, 'count:' .. owner, 'bytes:' .. owner))
+  return number(count) or 0, number(bytes) or 0
+end
+
+local function size_of(id)
+  local job = JOB .. id
+  return OVERHEAD + redis.call('HSTRLEN', job, 'body') + redis.call('HSTRLEN', job, 'answer')
+end
+
+local function leave(set, id)
+  if redis.call('ZSCORE', set, id) then redis.call('ZREM', set, id) end
+end
+
+-- The id of the job with an Idempotency-Key.
+local function job_of(key)
+  local kind = kind_of(KEY .. key)
+  if kind == 'string' then return redis.call('GET', KEY .. key) end
+  if kind ~= 'none' then
+    redis.call('DEL', KEY .. key)
+    note(KEY .. key, 'it is no string')
+  end
+  return false
+end
+
+local function free_key(id)
+  local key = redis.call('HGET', JOB .. id, 'key')
+  if not key then return end
+  if key ~= '' and job_of(key) == id then redis.call('DEL', KEY .. key) end
+  redis.call('HDEL', JOB .. id, 'key')
+end
+
+local function forget(id)
+  local kind = kind_of(JOB .. id)
+  if kind == 'hash' then
+    local ended, owner = unpack(redis.call('HMGET', JOB .. id, 'ended', 'owner'))
+    local size = size_of(id)
+    free_key(id)
+    redis.call('DEL', JOB .. id)
+    hold(ended, -size, owner, -1)
+  elseif redis.call('DEL', JOB .. id) == 1 then
+    note(JOB .. id, 'it is no hash')
+  end
+  for _, set in ipairs({WAITING, RUNNING, OVER, DEAD}) do redis.call('ZREM', set, id) end
+  return kind == 'hash' and 1 or 0
+end
+
+local function finish(id, time, dead)
+  redis.call('ZADD', OVER, time, id)
+  if not dead then return end
+  redis.call('ZADD', DEAD, time, id)
+  redis.call('ZREMRANGEBYRANK', DEAD, 0, -MAX_DEAD - 1)  -- these expire like others
+end
+
+-- Fail a job whose entry is damaged. Its key is free, so that its owner can send it again. The
+-- first write is one that a full Redis accepts.
+local function bury(id, reason)
+  for _, set in ipairs({WAITING, RUNNING, OVER, DEAD}) do redis.call('ZREM', set, id) end
+  if kind_of(JOB .. id) ~= 'hash' then redis.call('DEL', JOB .. id) end
+  free_key(id)
+  redis.call('HDEL', JOB .. id, 'holder', 'by', 'code', 'headers', 'answer', 'answer_seal')
+  local time = string.format('%.6f', now())
+  redis.call('HSET', JOB .. id, 'status', FAILED, 'fault', DAMAGED .. reason, 'ended', time)
+  finish(id, time, true)
+  note(JOB .. id, reason)
+end
+
+local function find_fault(id)
+  local kind = kind_of(JOB .. id)
+  if kind == 'none' then return 'its hash is gone' end
+  if kind ~= 'hash' then return 'it is no hash' end
+  local starts, order, ended, fault, seal, status =
+    unpack(redis.call('HMGET', JOB .. id, 'starts', 'order', 'ended', 'fault', 'seal', 'status'))
+  if ended and not number(ended) then return 'its end is no number' end
+  if ended and fault then return end  -- another script has failed it
+  if not (number(starts) and number(order)) then return 'a number is missing or damaged' end
+  if not (seal and status) then return 'a field is missing' end
+  if (status == UNFINISHED) == (ended ~= false) then return 'its status is another' end
+  local lacks = redis.call('HEXISTS', JOB .. id, 'sent') + redis.call('HEXISTS', JOB .. id, 'body')
+  if not ended and lacks < 2 then return 'its request is gone' end
+end
+
+local function enqueue(id)
+  local starts, order = unpack(redis.call('HMGET', JOB .. id, 'starts', 'order'))
+  if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
+  redis.call('ZADD', WAITING, order, id)
+end
+
+-- Put a job into the set where it belongs, a damaged one among the dead. Writes nothing if all is
+-- as it should be. Returns whether the job is unfinished.
+local function place(id)
+  local fault = find_fault(id)
+  if fault then
+    bury(id, fault)
+    return false
+  end
+  local ended = redis.call('HGET', JOB .. id, 'ended')
+  if ended then
+    leave(WAITING, id)
+    leave(RUNNING, id)
+    if not redis.call('ZSCORE', OVER, id) then redis.call('ZADD', OVER, ended, id) end
+    return false
+  end
+  leave(OVER, id)
+  leave(DEAD, id)
+  if redis.call('ZSCORE', RUNNING, id) then
+    leave(WAITING, id)
+  elseif not redis.call('ZSCORE', WAITING, id) then
+    enqueue(id)
+  end
+  return true
+end
+
+local function is_unfinished(id)
+  return kind_of(JOB .. id) ~= 'none' and place(id)
+end
+
+-- Place all jobs, and count them again.
+local function mend()
+  for _, set in ipairs({WAITING, RUNNING, OVER}) do
+    for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do place(id) end
+  end
+  for _, id in ipairs(redis.call('ZRANGE', DEAD, 0, -1)) do
+    if kind_of(JOB .. id) ~= 'hash' then redis.call('ZREM', DEAD, id) end
+  end
+  redis.call('DEL', HELD)
+  local last = number(redis.call('GET', ORDER)) or 0
+  for _, set in ipairs({WAITING, RUNNING, OVER}) do
+    for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+      local owner, order = unpack(redis.call('HMGET', JOB .. id, 'owner', 'order'))
+      hold(set == OVER, size_of(id), owner, 1)
+      if set ~= OVER then last = math.max(last, number(order)) end
+    end
+  end
+  redis.call('SET', ORDER, string.format('%d', last))
+end
+
+-- Delete keys of another type, and count again where the counts cannot be right.
+local function check_keys()
+  local kinds = {
+    [WAITING] = 'zset', [RUNNING] = 'zset', [OVER] = 'zset', [DEAD] = 'zset',
+    [HELD] = 'hash', [ORDER] = 'string', [HEARD] = 'string',
+  }
+  for key, kind in pairs(kinds) do
+    local is = kind_of(key)
+    if is ~= kind and is ~= 'none' then
+      redis.call('DEL', key)
+      note(key, 'it is no ' .. kind)
+    end
+  end
+  local order = redis.call('GET', ORDER)
+  if order and not (string.match(order, '^%d+$') and number(order)) then
+    redis.call('DEL', ORDER)
+    note(ORDER, 'it is no number')
+  end
+  local bytes, over = unpack(redis.call('HMGET', HELD, 'unfinished', 'over'))
+  local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
+  local is_counted = (number(bytes) or 0) >= OVERHEAD * count and (count > 0 or not bytes)
+  if not (is_counted and (number(over) or 0) >= OVERHEAD * redis.call('ZCARD', OVER)) then
+    note(HELD, 'its counts cannot be right')
+  end
+end
+
+local function expire(keep)
+  local late = redis.call('ZRANGEBYSCORE', OVER, '-inf', '(' .. string.format('%.6f', now() - keep))
+  for _, id in ipairs(late) do
+    if redis.call('ZSCORE', DEAD, id) then free_key(id) else forget(id) end
+  end
+end
+
+-- Every process calls this each second, even if it runs no job. If there was no call for half a
+-- lease, Redis itself was unavailable: renew the leases of all running jobs. What lies in the
+-- future is of a clock that stood elsewhere: a lease is cut, and a job has ended now.
+local function hear()
+  local time = now()
+  local ends = string.format('%.6f', time + LEASE)
+  local silence = time - (number(redis.call('GET', HEARD)) or 0)
+  redis.call('SET', HEARD, string.format('%.6f', time))
+  local renewed = math.abs(silence) > LEASE / 2 and '-inf' or '(' .. ends
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, renewed, '+inf')) do
+    redis.call('ZADD', RUNNING, ends, id)
+  end
+  time = string.format('%.6f', time)
+  for _, set in ipairs({OVER, DEAD}) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', set, '(' .. time, '+inf')) do
+      redis.call('ZADD', set, time, id)
+      if kind_of(JOB .. id) == 'hash' then redis.call('HSET', JOB .. id, 'ended', time) end
+    end
+  end
+  return time
+end
+
+-- Delete the oldest responses, those of the owner first, but not `spare`.
+local function make_room(most, spare, owner)
+  for _, own in ipairs({true, false}) do
+    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
+      if held(true) + held(false) <= most then return end
+      local hash = kind_of(JOB .. id) == 'hash'
+      local mine = hash and redis.call('HGET', JOB .. id, 'owner') == owner
+      if id ~= spare and mine == own then forget(id) end
+    end
+  end
+end
+
+local function wait(id)
+  if not place(id) then return end
+  enqueue(id)
+  redis.call('ZREM', RUNNING, id)
+end
+
+local function holds(id, holder)
+  return is_unfinished(id) and redis.call('HGET', JOB .. id, 'holder') == holder
+end
+"""
+_MAIN = """
+check_keys()
+if #damaged > 0 then mend() end
+local noted = #damaged
+local result = main()
+if #damaged > noted then mend() end
+if result == nil then result = false end  -- a list ends at its first nil
+return {result, damaged}
+"""
+
+
+def make_script(main: str, lease_s: float) -> str:
+    """Return a script with the body `main`; it returns the result of that, and a list of key and
+    reason of each damaged entry."""
+    before = f"local LEASE = {lease_s}\n{_CONSTANTS}{_COMMON}local function main()\n"
+    return f"{before}{main}\nend\n{_MAIN}"

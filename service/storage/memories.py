@@ -188,6 +188,7 @@ class MemoryStore:
         with self._writing:
             try:
                 path.unlink()
+                sync_folder(self._own)
             except FileNotFoundError:
                 raise unknown_memory() from None
             except OSError as error:
@@ -195,7 +196,6 @@ class MemoryStore:
                 raise unavailable(
                     "The disk cannot be written. The server log has the reason."
                 ) from None
-            sync_folder(self._own)
             self._drop(path)
 
     def store_full_error(self, of_count: bool) -> Problem:

@@ -209,7 +209,8 @@ class MemorySync:
 
     def _read_shared(self) -> _Shared:
         with self._link.guard(PART):
-            pipeline = self._link.sync_client.pipeline()
+            # No transaction: a Redis that is full refuses even to read in one.
+            pipeline = self._link.sync_client.pipeline(transaction=False)
             pipeline.hgetall(INDEX)
             pipeline.smembers(WANTED)
             index, wanted = pipeline.execute()

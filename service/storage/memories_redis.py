@@ -11,6 +11,7 @@ import structlog
 from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, MemoryFileError, load_memory
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
 from service.storage.memories_redis_scripts import LATER, PARSE
+from service.storage.memory_copies import claim_folder
 from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
 from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
 from service.storage.redis_client import HISTORY, RedisClient, RedisUnavailableError
@@ -77,7 +78,8 @@ class RedisMemoryStore(MemoryStore):
         self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: RedisClient
     ) -> None:
         # A separate folder: memories that a server stored without Redis are left alone.
-        super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
+        copies = claim_folder(own.with_name(f"{own.name}-of-redis"))
+        super().__init__(shipped, copies, max_count, max_bytes)
         self._link, self._sync = link, MemorySync(link, self._root, self._drop)
         self._put_script = link.blocking_client.register_script(_PUT)
         self._delete_script = link.blocking_client.register_script(_DELETE)

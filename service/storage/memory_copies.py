@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +17,7 @@ import structlog
 from models.memories import MEMORY_FILE_SUFFIX, MemoryFileError, load_memory
 from service.storage.files import sync_folder, write_file
 from service.storage.memories import ID, Stamp, stamp_of
-from service.storage.memory_index import MemoryIndex, Version
+from service.storage.memory_index import INDEX_NAME, MemoryIndex, Version, is_unused
 
 _OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
 _DAMAGED_SUFFIX = ".damaged"  # of a copy that is set aside
@@ -34,7 +36,7 @@ class MemoryCopies:
 
     def __init__(self, root: Path, drop: Callable[[Path], None]) -> None:
         self._root, self._drop = root, drop
-        self.index = MemoryIndex(root / "index.json")
+        self.index = MemoryIndex(root / INDEX_NAME)
         self.versions = dict[str, Version]()
         self._stamps = dict[str, Stamp]()  # of the files whose digest was compared
 
@@ -139,7 +141,8 @@ class MemoryCopies:
 
     def list_sizes(self, fields: Iterable[str]) -> dict[str, int]:
         """Return the sizes in bytes of those copies that are there."""
-        return {field: self._stamps[field][2] for field in fields if field in self._stamps}
+        stamps = {field: self._stamps.get(field) for field in fields}
+        return {field: stamp[2] for field, stamp in stamps.items() if stamp is not None}
 
     def _path(self, field: str) -> Path:
         return self._root / f"{field}{MEMORY_FILE_SUFFIX}"
@@ -148,6 +151,7 @@ class MemoryCopies:
         version = self.index.find(field, sha256)
         if field in self.index.deletions:  # the server was killed before it deleted the file
             self._unlink(self._path(field))
+            self._forget_file(field)
         elif version is None and field in self.index.fields:
             self._set_aside(field)
         else:
@@ -186,3 +190,34 @@ def is_field(field: str) -> bool:
     """Whether this is `id` or `owner/id`; nothing else may become a path."""
     owner, slash, name = field.rpartition("/")
     return bool(ID.fullmatch(name)) and (not slash or bool(_OWNER.fullmatch(owner)))
+
+
+def claim_folder(path: Path) -> Path:
+    """Return this folder for copies, or `path-2`, `path-3`, … while others are in use.
+
+    The claim is a POSIX lock of the process, and ends with it. A numbered folder that was in no use
+    for as long as deletions are remembered is emptied, since it would bring back what was deleted.
+    """
+    number = 1
+    while True:
+        folder = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            return folder  # read-only, so there is nothing to claim
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held while the handle is open
+        except (BlockingIOError, PermissionError):
+            os.close(handle)
+            number += 1
+            continue
+        except OSError as error:  # a file system without locks
+            structlog.get_logger().warning("folder not locked", reason=f"{folder}: {error}")
+        if number > 1 and is_unused(folder / INDEX_NAME):
+            for old in folder.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)
+                elif old.name != "lock":
+                    old.unlink()
+        return folder

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, final
 
@@ -12,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from service.storage.files import write_file
 
+INDEX_NAME = "index.json"
 KEEP_DELETIONS = 10_000
 KEEP_DELETIONS_MS = 30 * 24 * 3600 * 1000
 _ENTRY = re.compile(r"([0-9a-f]{64})(?: (\d{1,15}))?")
@@ -64,6 +68,8 @@ class MemoryIndex:
             if hashlib.sha256(text).hexdigest().encode() != digest:
                 raise ValueError("its digest is wrong")
             self._content = _Content.model_validate_json(text)
+            with suppress(OSError):
+                os.utime(self._path)  # see `is_unused`
         except FileNotFoundError:
             pass
         except (OSError, ValueError, ValidationError) as error:
@@ -112,7 +118,7 @@ class MemoryIndex:
         self.deletions.pop(field, None)
         self.deletions[field] = revision
         bound = revision - KEEP_DELETIONS_MS
-        for other in [name for name, time in self.deletions.items() if time < bound]:
+        for other in [name for name, deleted in self.deletions.items() if deleted < bound]:
             del self.deletions[other]
         while len(self.deletions) > KEEP_DELETIONS:
             del self.deletions[next(iter(self.deletions))]
@@ -120,3 +126,13 @@ class MemoryIndex:
     def forget(self, field: str) -> None:
         """Remove a memory that is lost."""
         self._content.versions.pop(field, None)
+
+
+def is_unused(path: Path) -> bool:
+    """Whether this index was last read or written so long ago that its memories may have been
+    deleted, and the deletions forgotten."""
+    try:
+        age_s = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return age_s > KEEP_DELETIONS_MS / 1000

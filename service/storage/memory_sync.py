@@ -199,7 +199,7 @@ class MemorySync:
         lacking += self._find_lacking(shared)
         if not download:
             lacking += self._find_shortened(shared.versions.keys() - newer.keys())
-        self._upload(lacking)
+        self._upload(dict.fromkeys(lacking))  # each once
         for field in self._unread.keys() - newer.keys():
             del self._unread[field]
         for field in shared.damaged.keys() - copies.versions.keys():

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import os
 import re
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -25,11 +24,12 @@ from models.memories import (
     read_card,
 )
 from service.errors import Problem, make_problem
+from service.storage.files import PARTIAL, sync_folder, write_file
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of decoded memories in the cache
-_PARTIAL, _ABANDONED_S = ".partial-", 3600.0
-_Stamp = tuple[int, int, int]
+_ABANDONED_S = 3600.0
+Stamp = tuple[int, int, int]
 """Inode, time and size, which distinguish a file from the one that replaced it."""
 
 
@@ -47,7 +47,7 @@ class MemoryStore:
         self._shipped, self._root, self._own = shipped, own, own
         self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
         self._writing, self._caching = threading.Lock(), threading.Lock()
-        self._cache: OrderedDict[Path, tuple[_Stamp, MemoryCard, Memory]] = OrderedDict()
+        self._cache: OrderedDict[Path, tuple[Stamp, MemoryCard, Memory]] = OrderedDict()
 
     def scoped_to(self, owner: str) -> MemoryStore:
         """Return the store as the API key of this name sees it; all keys share one limit."""
@@ -60,7 +60,7 @@ class MemoryStore:
     def prepare(self) -> None:
         """Remove temporary files older than an hour, which a killed process left behind. Errors are
         ignored, since the folder may be read-only."""
-        for path in self._root.rglob(f"{_PARTIAL}*") if self._root.is_dir() else ():
+        for path in self._root.rglob(f"{PARTIAL}*") if self._root.is_dir() else ():
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
@@ -73,7 +73,7 @@ class MemoryStore:
         """
         cards = {}
         for folder in (self._own, self._shipped):
-            for path in _files(folder):
+            for path in self._list_files(folder):
                 try:
                     with path.open("rb") as file:
                         cards[path.name.removesuffix(MEMORY_FILE_SUFFIX)] = self.read_card(file)
@@ -89,7 +89,7 @@ class MemoryStore:
         """
         files = []
         for folder in (self._own, self._shipped):
-            for path in _files(folder):
+            for path in self._list_files(folder):
                 try:
                     files.append((path.name, self._mark(path)))
                 except (FileNotFoundError, MemoryFileError):
@@ -137,13 +137,13 @@ class MemoryStore:
             Problem: there is no such memory.
         """
         with self.open(name) as file:
-            path, stamp = Path(file.name), _stamp(os.fstat(file.fileno()))
+            path, stamp = Path(file.name), stamp_of(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(path)
                 if held is not None and held[0] == stamp:
                     self._cache.move_to_end(path)
                     return held[1:]
-            card, memory = load_memory(file.read())
+            card, memory = self._decode(path, file.read())
         with self._caching:
             self._cache[path] = (stamp, card, memory)
             self._cache.move_to_end(path)
@@ -188,6 +188,7 @@ class MemoryStore:
         with self._writing:
             try:
                 path.unlink()
+                sync_folder(self._own)
             except FileNotFoundError:
                 raise unknown_memory() from None
             except OSError as error:
@@ -195,7 +196,6 @@ class MemoryStore:
                 raise unavailable(
                     "The disk cannot be written. The server log has the reason."
                 ) from None
-            _sync(self._own)
             self._drop(path)
 
     def store_full_error(self, of_count: bool) -> Problem:
@@ -230,25 +230,30 @@ class MemoryStore:
                 "Choose another id.",
             )
 
+    def _list_files(self, folder: Path) -> list[Path]:
+        """Return the files of a folder.
+
+        Raises:
+            Problem: the folder exists but cannot be read.
+        """
+        return _files(folder)
+
+    def _decode(self, path: Path, raw: bytes) -> tuple[MemoryCard, Memory]:
+        """Read the content of a file.
+
+        Raises:
+            MemoryFileError: it was altered.
+        """
+        return load_memory(raw)
+
     def _mark(self, path: Path) -> object:
         """Return a value that changes when the file is replaced."""
-        return _stamp(path.stat())
+        return stamp_of(path.stat())
 
     def _write(self, path: Path, raw: bytes) -> None:
         """Write a file atomically; the caller holds `_writing`."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(partial).replace(path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
-        _sync(self._root)  # it may have a new folder
+        write_file(path, raw)
+        sync_folder(self._root)  # it may have a new folder
         self._drop(path)
 
     def _drop(self, path: Path) -> None:
@@ -256,7 +261,7 @@ class MemoryStore:
             self._cache.pop(path, None)
 
 
-def _stamp(about: os.stat_result) -> _Stamp:
+def stamp_of(about: os.stat_result) -> Stamp:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
@@ -291,12 +296,3 @@ def _head(file: BufferedReader) -> bytes:
     """Read the header of a file, which contains its card."""
     size = file.read(8)
     return size + file.read(min(int.from_bytes(size, "little"), 1 << 20))
-
-
-def _sync(folder: Path) -> None:
-    """Flush the directory entries of `folder` to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

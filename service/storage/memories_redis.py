@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from models.memories import MEMORY_FILE_SUFFIX
-from service.errors import Problem
+from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, MemoryFileError, load_memory
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
-from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
+from service.storage.memories_redis_scripts import LATER, PARSE
+from service.storage.memory_copies import claim_folder
+from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
+from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
+from service.storage.redis_client import HISTORY, RedisClient, RedisUnavailableError
+from service.storage.redis_server_id import RedisReplacedError
 
-_INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
-_BEGUN = f"{PREFIX}memories:begun"  # missing if Redis never had memories, or lost its data
-_PATIENCE_S = 1.0
-_AGAIN_S = 5.0  # after which a copy is tried again
-_FILE = f"{PREFIX}memory:"
-_OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
+_REPLACED = -10  # answer of a script that met another history
 
-_PUT = """
+# Redis does not undo what a script wrote, so every key is read before the first write.
+_PUT = (
+    f"{PARSE}{LATER}"
+    + """
+if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[7] then return -10 end
+local _, latest = parse(redis.call('HGET', KEYS[1], ARGV[1]))
+local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+redis.call('SCARD', KEYS[4])
 local bytes, others = 0, 0
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   if name ~= ARGV[1] then
@@ -34,175 +36,140 @@ end
 if others >= tonumber(ARGV[4]) then return -1 end
 if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
 redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
-redis.call('SET', KEYS[2], 1)
-return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+local revision = later_than(latest, deleted, tonumber(ARGV[8]))
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('SREM', KEYS[4], ARGV[1])
+local new = redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. revision)
+return {new, tonumber(revision)}
 """
-_DELETE = """
+)
+# Returns the revision of the deletion, or 0 if there is no such memory.
+_DELETE = (
+    f"{PARSE}{LATER}"
+    + """
+if ARGV[3] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[3] then return -10 end
+local entry, known = redis.call('HGET', KEYS[1], ARGV[1]), tonumber(ARGV[4])
+local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+redis.call('SCARD', KEYS[4])
+if not entry and known < 0 then return 0 end
+-- Deleted since this server knew of it, as by the same command, whose reply was lost.
+if not entry and deleted > known then return deleted end
+local _, latest = parse(entry)
+local revision = later_than(latest, deleted, known)
 redis.call('DEL', ARGV[2] .. ARGV[1])
-return redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('SREM', KEYS[4], ARGV[1])
+redis.call('ZADD', KEYS[2], revision, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. (revision - ARGV[5]))
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -1 - ARGV[6])
+return tonumber(revision)
 """
+)
 
 
 class RedisMemoryStore(MemoryStore):
     """Stores memories in Redis; each server copies them to files before it reads them.
 
-    While Redis is unavailable the copies can be read, but no memory can be stored.
+    While Redis is unavailable the copies can be read, but no memory can be stored. `MemorySync`
+    says what happens to the copies of what Redis lacks.
     """
 
     def __init__(
         self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: RedisClient
     ) -> None:
         # A separate folder: memories that a server stored without Redis are left alone.
-        super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
-        self._link, self._held = link, dict[str, str]()  # sha256 of the local copies, by field
-        # sha256 of what could not be copied, and when to try again.
-        self._failed = dict[str, tuple[str, float]]()
-        self._following = threading.Lock()
+        copies = claim_folder(own.with_name(f"{own.name}-of-redis"))
+        super().__init__(shipped, copies, max_count, max_bytes)
+        self._link, self._sync = link, MemorySync(link, self._root, self._drop)
         self._put_script = link.blocking_client.register_script(_PUT)
         self._delete_script = link.blocking_client.register_script(_DELETE)
 
     def prepare(self) -> None:
         super().prepare()
-        for path in self._root.rglob(f"*{MEMORY_FILE_SUFFIX}") if self._root.is_dir() else ():
-            with suppress(OSError):  # else it is read from Redis again
-                self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        self._sync.load()
 
     def list_cards(self) -> Any:
-        self._follow()
+        self._sync.follow()
         return super().list_cards()
 
     def fingerprint(self) -> bytes:
-        self._follow()
+        self._sync.follow()
         return super().fingerprint()
 
     def open(self, name: str) -> Any:
-        self._follow()
+        self._sync.follow()
+        if ID.fullmatch(name) and not (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
+            self._sync.require_served(self._own_field(name))
+        return super().open(name)
+
+    def get(self, name: str) -> tuple[MemoryCard, Memory]:
         try:
-            return super().open(name)
-        except Problem:
-            if (
-                ID.fullmatch(name)
-                and self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}") in self._failed
-            ):
-                raise unavailable(
-                    "This server cannot store a copy of the memory. The server log has the reason."
-                ) from None
-            raise
+            return super().get(name)
+        except MemoryFileError:
+            self._sync.doubt(self._own_field(name))  # so that it is read from Redis again
+        try:
+            return super().get(name)
+        except MemoryFileError as error:
+            structlog.get_logger().error("memory refused", reason=f"{name}: {error}")
+            raise unavailable("The memory is damaged. The server log has the reason.") from None
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_writable_id(name)
-        field = self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}")
+        field = self._own_field(name)
         digest = hashlib.sha256(raw).hexdigest()
         limits = (self._max_count, self._max_bytes)
-        found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
-        if found < 0:
-            raise self.store_full_error(found == -1)
-        with self._following:
-            self._copy(field, raw, digest)
-        return found == 1
+        known = self._link.history, self._sync.get_last_revision(field)
+        answer = self._ask(self._put_script, field, digest, raw, *limits, FILE, *known)
+        if isinstance(answer, int):
+            raise self.store_full_error(answer == -1)
+        is_new, revision = answer
+        self._sync.copy(field, raw, Version(digest, revision))
+        return is_new == 1
 
     def delete(self, name: str) -> None:
         self.require_writable_id(name)
-        field = self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}")
-        if not self._ask(self._delete_script, field, _FILE):
+        self._sync.follow()  # so that one that another server deleted is unknown here too
+        field = self._own_field(name)
+        known = self._link.history, self._sync.get_revision(field)
+        bounds = KEEP_DELETIONS_MS, KEEP_DELETIONS
+        revision = self._ask(self._delete_script, field, FILE, *known, *bounds)
+        if not revision:
             raise unknown_memory()
-        self._follow()
+        self._sync.delete_copy(field, revision)
+
+    def _list_files(self, folder: Path) -> list[Path]:
+        files = super()._list_files(folder)
+        if folder == self._shipped:
+            return files
+        return [path for path in files if self._sync.is_served(self._field(path))]
+
+    def _decode(self, path: Path, raw: bytes) -> tuple[MemoryCard, Memory]:
+        if path.is_relative_to(self._root):
+            self._sync.require_intact(self._field(path), raw)
+        return load_memory(raw)
 
     def _mark(self, path: Path) -> object:
         """The same on every server."""
         with path.open("rb") as file:
             return self.read_card(file).sha256
 
-    def _follow(self) -> None:
-        """Copy what is new in Redis, and delete what is gone. If Redis has lost its data, as after
-        a restart without persistence, upload the local copies instead."""
-        if not self._following.acquire(timeout=_PATIENCE_S):
-            return  # another thread is copying much, and the copies here are recent
-        try:
-            with self._link.guard("memories"):
-                index, begun = self._index()
-            if not begun and self._held:
-                self._restore()
-                return
-            current = {_text(field): _text(digest) for field, digest in index.items()}
-            for field, digest in current.items():
-                if _is_field(field) and digest != self._held.get(field):
-                    self._fetch(field, digest)
-            for field in [field for field in self._held if field not in current]:
-                self._remove(field)
-            self._failed = {field: why for field, why in self._failed.items() if field in current}
-        except RedisUnavailableError:
-            return
-        finally:
-            self._following.release()
-
-    def _index(self) -> tuple[dict[bytes, bytes], bool]:
-        pipeline = self._link.sync_client.pipeline()
-        pipeline.hgetall(_INDEX)
-        pipeline.exists(_BEGUN)
-        index, begun = pipeline.execute()
-        return index, bool(begun)
-
-    def _fetch(self, field: str, digest: str) -> None:
-        failed, again = self._failed.get(field, ("", 0.0))
-        if failed == digest and time.monotonic() < again:
-            return
-        with self._link.guard("memories"):
-            raw = self._link.blocking_client.get(_FILE + field)
-        # Otherwise it was replaced or deleted in between; the next call sees that.
-        if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
-            self._copy(field, raw, digest)
-
-    def _copy(self, field: str, raw: bytes, digest: str) -> None:
-        """Write a local copy. If the disk is full, delete the old copy and try again on a later
-        read."""
-        path = self._root / f"{field}{MEMORY_FILE_SUFFIX}"
-        try:
-            with self._writing:
-                self._write(path, raw)
-        except OSError as error:
-            structlog.get_logger().error("memory not copied", reason=f"{path}: {error}")
-            self._failed[field] = digest, time.monotonic() + _AGAIN_S
-            self._remove(field)
-        else:
-            self._held[field] = digest
-            self._failed.pop(field, None)
-
-    def _remove(self, field: str) -> None:
-        path = self._root / f"{field}{MEMORY_FILE_SUFFIX}"
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
-        self._drop(path)
-        self._held.pop(field, None)
-
-    def _restore(self) -> None:
-        for field in list(self._held):
-            raw = (self._root / f"{field}{MEMORY_FILE_SUFFIX}").read_bytes()
-            limits = (self._max_count, self._max_bytes)
-            digest = hashlib.sha256(raw).hexdigest()
-            with self._link.guard("memories"):
-                self._put_script(keys=[_INDEX, _BEGUN], args=[field, digest, raw, *limits, _FILE])
-
     def _ask(self, script: Any, *args: Any) -> Any:
+        def ask() -> Any:
+            with self._link.guard(PART):
+                answer = script([INDEX, DELETIONS, HISTORY, WANTED], args)
+                if answer == _REPLACED:
+                    raise RedisReplacedError("Redis has lost what it held")
+            return answer
+
         try:
-            with self._link.guard("memories"):
-                return script(keys=[_INDEX, _BEGUN], args=args)
+            return self._sync.run_repairing(ask)
         except RedisUnavailableError:
             raise unavailable(
                 "Redis is unavailable, so no memory can be stored or deleted. Retry after 1 s."
             ) from None
 
+    def _own_field(self, name: str) -> str:
+        return self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}")
+
     def _field(self, path: Path) -> str:
         return str(path.relative_to(self._root)).removesuffix(MEMORY_FILE_SUFFIX)
-
-
-def _is_field(field: str) -> bool:
-    """Whether this is `id` or `owner/id`; nothing else may become a path."""
-    owner, slash, name = field.rpartition("/")
-    return bool(ID.fullmatch(name)) and (not slash or bool(_OWNER.fullmatch(owner)))
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")

@@ -141,6 +141,12 @@ class RedisClient:
         """Whether Redis answers, or gets back from this server what it lost."""
         return "up" if self.is_available else "restoring" if self.is_restoring else "away"
 
+    @property
+    def history(self) -> str:
+        """The history of Redis that this server knows; empty before the first probe. A script that
+        is given it can refuse to write to another one."""
+        return "" if self._restored is None else self._restored[1]
+
     async def watch(self) -> None:
         """Probe Redis every second, and immediately after a failure, until cancelled."""
         self._loop = asyncio.get_running_loop()

@@ -29,6 +29,12 @@ MIN_SCALE = 1e-12
 number for that of a large graph much below."""
 
 
+DIGEST = (
+    "of the revision and all that led to it: graphs with one digest are the same, while after a "
+    "loss of Redis another state may have the same revision"
+)
+
+
 class Strict(BaseModel):
     """Input: no unknown fields, no conversions, no NaN."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,9 +15,7 @@ from pydantic import TypeAdapter
 from service.storage.graphs.digests import shorten_digest
 from service.storage.graphs.stored_graph import Schema
 
-_FORM = b"basin-graph 2 "  # version 1 was the JSON alone
-_CHECK = 32  # hexadecimal digits
-HEADER_BYTES = len(_FORM) + len("00000000 ") + _CHECK + len(" ")
+_CHECKED = re.compile(rb'\{"form":2,"length":(\d+),"check":"(\w+)",')  # form 1 had no check
 
 
 class DamagedValueError(ValueError):
@@ -90,10 +89,10 @@ class GraphMetadata:
         return shorten_digest(self.digest)
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON after a header with the version of the form, length and SHA-256."""
-        text = orjson.dumps(self)
-        check = hashlib.sha256(text).hexdigest()[:_CHECK]
-        return b"%s%08x %s %s" % (_FORM, len(text), check.encode(), text)
+        """Return it as JSON that begins with the version of its form, length and SHA-256."""
+        fields = orjson.dumps(self)[1:]
+        check = hashlib.sha256(fields).hexdigest().encode()
+        return b'{"form":2,"length":%d,"check":"%s",%s' % (len(fields), check, fields)
 
     @staticmethod
     def from_bytes(raw: bytes) -> GraphMetadata:
@@ -125,16 +124,17 @@ _ADAPTER = TypeAdapter(GraphMetadata)
 
 @lru_cache(4096)  # each change reads those of all graphs of its owner
 def _parse(raw: bytes) -> GraphMetadata:
-    text = raw
-    if not raw.startswith(b"{"):
-        header, text = raw[:HEADER_BYTES], raw[HEADER_BYTES:]
-        check = hashlib.sha256(text).hexdigest()[:_CHECK]
-        if header != b"%s%08x %s " % (_FORM, len(text), check.encode()):
-            raise DamagedValueError("the header does not fit")
+    if (begin := _CHECKED.match(raw)) is not None:
+        fields, check = raw[begin.end() :], begin[2].decode()
+        if len(fields) != int(begin[1]) or hashlib.sha256(fields).hexdigest() != check:
+            raise DamagedValueError("the fields do not have the length and digest of the form")
     try:
-        return _ADAPTER.validate_json(text)
+        head = _ADAPTER.validate_json(raw)
     except ValueError as error:
         raise DamagedValueError("the fields are not those of a graph") from error
+    if begin is None and head.digest:
+        raise DamagedValueError("the length and digest of the form are missing")
+    return head
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What Redis does for the log of graphs in one step, in Lua."""
 
-from service.storage.graphs.metadata import HEADER_BYTES
-
 # A script that fails in the middle has done its first half: so types are checked before.
 _REQUIRE_TYPES = """
 local function require_types(first, types)
@@ -13,11 +11,10 @@ local function require_types(first, types)
 end
 """
 # The tag of a graph by its metadata: nil if there is none, false if they are damaged.
-_READ_TAG = f"""
+_READ_TAG = """
 local function read_tag(heads, id)
   local head = redis.call('HGET', heads, id)
   if not head then return nil end
-  if string.sub(head, 1, 1) ~= '{{' then head = string.sub(head, {HEADER_BYTES + 1}) end
   local is_json, fields = pcall(cjson.decode, head)
   if not is_json or type(fields) ~= 'table' then return false end
   return fields['tag']

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from models.inputs.graph import Graph
 from service.storage.graphs import (
@@ -81,6 +82,10 @@ async def in_redis(
     finally:
         await asyncio.to_thread(store.close)
         await link.close()
+
+
+def make_alert(name: str) -> bytes:
+    return orjson.dumps({"alert": name})
 
 
 def play(work) -> None:

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
+from service.storage.graphs import ChangeKey
 from service.validation.ids import NodeId
 
 
@@ -17,7 +18,7 @@ class NodeQueue:
     def __init__(self) -> None:
         self._waiting = OrderedDict[NodeId, None]()
         self._added = self._left = 0  # how many nodes came and went
-        self._ends = deque[tuple[int, int]]()  # `_left` at which a revision is finished, and which
+        self._ends = deque[tuple[int, ChangeKey]]()  # `_left` at which one is finished
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -30,14 +31,19 @@ class NodeQueue:
         """Whether no node waits and no revision is unfinished."""
         return not self._ends
 
-    def add(self, node_ids: Iterable[NodeId], revisions: Sequence[int]) -> None:
+    @property
+    def unfinished(self) -> set[ChangeKey]:
+        """Revisions that are not finished."""
+        return {key for _, key in self._ends}
+
+    def add(self, node_ids: Iterable[NodeId], revisions: Sequence[ChangeKey]) -> None:
         """Add what depends on some revisions."""
         before = len(self._waiting)
         self._waiting.update(dict.fromkeys(node_ids))
         self._added += len(self._waiting) - before
         self._ends.extend((self._added, revision) for revision in revisions)
 
-    def list_finished(self, count: int) -> list[int]:
+    def list_finished(self, count: int) -> list[ChangeKey]:
         """Return the revisions that are finished once the next `count` nodes are scored."""
         return [revision for end, revision in self._ends if end <= self._left + count]
 
@@ -53,19 +59,19 @@ class NodeQueue:
 @final
 class Backlog:
     """What waits of one graph: all nodes since it was stored, and what depends on changes. They
-    take turns, so that a change is scored soon even if a large graph was stored just now.
-
-    Attributes:
-        seen: last revision whose changes are in it.
-    """
+    take turns, so that a change is scored soon even if a large graph was stored just now."""
 
     def __init__(self) -> None:
-        self.seen = 0
         self.whole, self.changes = NodeQueue(), NodeQueue()
         self._next = self.changes
 
     def __len__(self) -> int:
         return len(self.whole) + len(self.changes)
+
+    @property
+    def unfinished(self) -> set[ChangeKey]:
+        """Revisions whose changes are in it."""
+        return self.whole.unfinished | self.changes.unfinished
 
     def take_turn(self) -> NodeQueue | None:
         """Return the queue whose turn it is; None if nothing waits."""

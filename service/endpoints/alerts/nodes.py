@@ -149,12 +149,12 @@ class NodeWatcher:
             assert inputs.subgraph is not None
             (result,) = results(inputs, scored)
             if result["label"] == 1:
-                revision = inputs.subgraph["revision"]
-                alert = encode_alert(result, model.ref_dict, revision=revision)
+                version = {name: inputs.subgraph[name] for name in ("revision", "digest")}
+                alert = encode_alert(result, model.ref_dict, **version)
                 above[result["node_id"]] = alert
             else:
                 below.append(result["node_id"])
-        revision = min((_revision_of(inputs) for inputs in part.inputs), default=backlog.seen)
+        revision = min((_revision_of(inputs) for inputs in part.inputs), default=stored.revision)
         finished = queue.list_finished(part.count)
         raised = await graphs.alerts.record_scores(
             ScoredNodes(graph, revision, above, below, finished)
@@ -179,7 +179,7 @@ class NodeWatcher:
         backlog: Backlog,
     ) -> None:
         """Add what depends on new changes, once the means over neighbours include them."""
-        changes = await graphs.alerts.read_changed(graph, backlog.seen)
+        changes = await graphs.alerts.read_changed(graph, backlog.unfinished)
         if not changes or stored.watch is None:
             return
         rule = model.network.neighbor_rule
@@ -192,9 +192,7 @@ class NodeWatcher:
                 named = {node_id for each in taken for node_id in each.node_ids or ()}
                 changed = None if is_whole else named
                 dependents = await asyncio.to_thread(stored.list_dependents, changed, rule, **reach)
-                queue.add(dependents, [each.revision for each in taken])
-        if changes:
-            backlog.seen = changes[-1].revision
+                queue.add(dependents, [each.key for each in taken])
 
     async def _score(self, part: _Part) -> list[Scored | Problem]:
         inputs = part.inputs

@@ -32,6 +32,9 @@ class Alert(BaseModel):
         "account",
         json_schema_extra=absent,
     )
+    digest: str | SkipJsonSchema[None] = Field(
+        None, description="of that revision", json_schema_extra=absent
+    )
     model: ModelRef
     scored_at: str = Field(description="time of the server")
     event_id: str = Field(description="as Last-Event-ID, or as `after`, for those that follow")

@@ -30,7 +30,13 @@ from service.media_types import JSON, SAFETENSORS
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs import DynamicGraph, Schema, StoredGraph, TransactionGraph
+from service.storage.graphs import (
+    DynamicGraph,
+    Schema,
+    StoredGraph,
+    TransactionGraph,
+    shorten_digest,
+)
 from service.validation.arrays import (
     join_names,
     make_graph_problem_at,
@@ -112,7 +118,8 @@ class StoredScoreInputs:
             at = pointer_builder("targets")
             targets = stored.find_targets(self.targets, at)
             graph, node_ids = stored.build_neighborhoods(targets, settings.max_nodes, at)
-            revision, at_size, reach = stored.revision, at(), dict[str, int]()
+            version = {"revision": targets.revision, "digest": shorten_digest(targets.digest)}
+            at_size, reach = at(), dict[str, int]()
             decision = decision or rule_of(stored)
         else:
             assert isinstance(stored, DynamicGraph)
@@ -127,12 +134,13 @@ class StoredScoreInputs:
                 max_edges=settings.max_neighborhood_edges,
                 rule=self.model.network.neighbor_rule,
             )
-            graph, node_ids, revision = around.graph, around.node_ids, around.revision
+            graph, node_ids = around.graph, around.node_ids
+            version = {"revision": around.revision, "digest": shorten_digest(around.digest)}
             reach["means_revision"] = around.means_revision
             at_size = "/neighborhood"
         nodes, edges = graph.num_nodes, graph.edge_index.shape[1]
         check_graph_size(nodes, edges, settings, at_size, at_size)
-        subgraph = {"id": self.graph_id, "revision": revision, **reach}
+        subgraph = {"id": self.graph_id, **version, **reach}
         return ScoreInputs(
             self.model,
             graph,

@@ -20,6 +20,7 @@ from service.endpoints.common.graph_schemas import (
 )
 from service.endpoints.common.reason_schemas import Explanation, Reasons, absent
 from service.endpoints.common.schemas import (
+    DIGEST,
     Convergence,
     Envelope,
     ResolvedDynamics,
@@ -146,6 +147,7 @@ class TakenGraph(BaseModel):
 
     id: str
     revision: int = Field(description="of the graph, after which its neighbourhood was taken")
+    digest: str = Field(description=DIGEST)
     hops: int | SkipJsonSchema[None] = Field(
         None, description="not of transactions", json_schema_extra=absent
     )

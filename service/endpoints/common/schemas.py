@@ -30,6 +30,12 @@ single precision has no number for that of a large graph much below; and lengths
 single precision would round to 0."""
 
 
+DIGEST = (
+    "of the revision and all that led to it: graphs with one digest are the same, while after a "
+    "loss of Redis another state may have the same revision"
+)
+
+
 class Strict(BaseModel):
     """Input: no unknown fields, no conversions, no NaN."""
 

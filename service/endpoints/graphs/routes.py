@@ -55,8 +55,9 @@ _BODY = json_or_tensors_body(
 )
 async def list_graphs(context: Annotated[AppContext, Depends(get_context)]) -> GraphList:
     """Those of the key that asks."""
-    heads = await context.graphs.list_metadata()
-    return GraphList(graphs=[_body(id, head) for id, head in heads.items()])
+    listed = await context.graphs.list_metadata()
+    graphs = [_body(id, head) for id, head in listed.graphs.items()]
+    return GraphList(graphs=graphs, damaged=listed.damaged or None)
 
 
 @router.put(
@@ -211,5 +212,6 @@ def _body(id: str, head: GraphMetadata) -> GraphBody:
         num_nodes=head.num_nodes,
         num_edges=head.num_edges,
         revision=head.revision,
+        digest=head.short_digest,
         model=head.model if head.watch is None else head.watch.model,
     )

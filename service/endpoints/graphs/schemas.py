@@ -15,7 +15,7 @@ from service.endpoints.common.graph_schemas import (
     NodeRow,
 )
 from service.endpoints.common.reason_schemas import absent
-from service.endpoints.common.schemas import Strict
+from service.endpoints.common.schemas import DIGEST, Strict
 from service.storage.graphs import WatchSettings
 from service.validation.ids import NodeId
 
@@ -143,6 +143,7 @@ class GraphBody(BaseModel):
     num_nodes: int
     num_edges: int
     revision: int = Field(description="incremented with each change of the graph")
+    digest: str = Field(description=DIGEST)
     model: str | SkipJsonSchema[None] = Field(
         None,
         description="that scores its transactions, or its nodes for alerts; absent of a graph of "
@@ -188,3 +189,9 @@ class GraphDetail(GraphBody):
 
 class GraphList(BaseModel):
     graphs: list[GraphBody]
+    damaged: list[str] | SkipJsonSchema[None] = Field(
+        None,
+        description="ids of graphs of which what is stored is damaged; absent if there are none. "
+        "They can be deleted or stored anew",
+        json_schema_extra=absent,
+    )

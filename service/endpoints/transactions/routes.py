@@ -113,7 +113,8 @@ async def add_labels(
         weight = JSON_COST_FACTOR * len(body)
         labels = await context.offload_if_large(weight, parse_new_labels, body)
         head, changed = await context.graphs.add_labels(id, graph.schema, labels)
-        return StoredLabels(id=id, changed=changed, revision=head.revision)
+        version = {"revision": head.revision, "digest": head.short_digest}
+        return StoredLabels(id=id, changed=changed, **version)
 
     return await _respond_once_stored(request, context, store)
 
@@ -127,8 +128,14 @@ async def _store_alone(id: str, request: Request, context: AppContext) -> Respon
         new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
         async with context.usage_limits.charge_quota(caller, len(new.node_ids)):
             added = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
-        sizes = {"num_nodes": added.head.num_nodes, "revision": added.head.revision}
-        return StoredTransactions(id=id, added=len(added.new), **sizes)
+        head = added.head
+        return StoredTransactions(
+            id=id,
+            added=len(added.new),
+            num_nodes=head.num_nodes,
+            revision=head.revision,
+            digest=head.short_digest,
+        )
 
     return await _respond_once_stored(request, context, store)
 

@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from service.endpoints.anomaly.schemas import NodeScore, ScoreDetails
 from service.endpoints.common.reason_schemas import absent
-from service.endpoints.common.schemas import Include, Strict
+from service.endpoints.common.schemas import DIGEST, Include, Strict
 from service.validation.ids import NodeId
 
 MAX_ROWS = 10_000
@@ -67,6 +67,7 @@ class StoredLabels(BaseModel):
     id: str
     changed: int = Field(description="transactions that had no label, or another one")
     revision: int
+    digest: str = Field(description=DIGEST)
 
 
 class StoredTransactions(BaseModel):
@@ -76,6 +77,7 @@ class StoredTransactions(BaseModel):
     added: int = Field(description="transactions that were not stored before")
     num_nodes: int
     revision: int
+    digest: str = Field(description=DIGEST)
 
 
 class TransactionScore(NodeScore):

@@ -25,6 +25,7 @@ from service.storage.graphs import (
     PendingScore,
     Targets,
     TransactionGraph,
+    shorten_digest,
 )
 from service.validation.arrays import PointerFn, make_graph_problem_at
 from service.validation.ids import NodeId
@@ -107,7 +108,8 @@ def build_inputs(
             include,
             rule_of(graph),
         ),
-        {"id": graph_id, "revision": graph.revision} | sizes,
+        {"id": graph_id, "revision": targets.revision, "digest": shorten_digest(targets.digest)}
+        | sizes,
     )
     return inputs, targets
 

@@ -2,24 +2,26 @@
 
 `dynamic_graph` holds a graph of nodes and edges, `transaction_graph` one of transactions; both are
 a `stored_graph`. `base` is the interface of the log that makes them last, in SQLite (`sqlite`) or
-Redis (`redis`); `writer` is the one thread that writes; `store` has all graphs, `alerts` what they
-raised.
+Redis (`redis`); `digests` and `past` tell one history of a graph from another; `writer` is the one
+thread that writes, `graph_cache` what it has in memory, and `restore` what it does where Redis has
+lost that; `store` has all graphs, `alerts` what they raised.
 """
 
 from service.storage.graphs.alerts import AddedTransactions
 from service.storage.graphs.base import (
     AccountScore,
-    GraphKey,
-    GraphLimits,
+    ChangedNodes,
+    ChangeKey,
+    GraphList,
     GraphLog,
-    GraphMetadata,
     PendingScore,
     ScoredNodes,
     WatchedGraph,
-    WatchSettings,
     Webhook,
 )
+from service.storage.graphs.digests import shorten_digest
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
+from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata, WatchSettings
 from service.storage.graphs.new_transactions import (
     NewLabels,
     NewTransactions,
@@ -35,10 +37,13 @@ from service.storage.graphs.update import Edge, Update
 __all__ = [
     "AccountScore",
     "AddedTransactions",
+    "ChangeKey",
+    "ChangedNodes",
     "DynamicGraph",
     "Edge",
     "GraphKey",
     "GraphLimits",
+    "GraphList",
     "GraphLog",
     "GraphMetadata",
     "GraphSnapshot",
@@ -58,4 +63,5 @@ __all__ = [
     "WatchSettings",
     "WatchedGraph",
     "Webhook",
+    "shorten_digest",
 ]

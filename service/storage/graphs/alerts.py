@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, final
 from weakref import WeakSet
 
+import orjson
+
 from service.errors import Problem
 from service.storage.graphs.base import (
     AccountScore,
     ChangedNodes,
-    GraphKey,
+    ChangeKey,
     GraphLog,
-    GraphMetadata,
     PendingScore,
     ScoredNodes,
     SharedWork,
     WatchedGraph,
     Webhook,
 )
+from service.storage.graphs.metadata import GraphKey, GraphMetadata
 from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.writer import GroupCommitWriter
 from service.validation.ids import NodeId
@@ -119,7 +121,25 @@ class AlertStore:
     async def read(self, id: str, tag: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the next alerts of the graph with this tag, each with its number."""
         place = GraphKey(self._owner, id)
-        return await self._run(lambda: self._log.read_alerts(place, tag, after, limit))
+        return await self._run(lambda: self._read_valid(place, tag, after, limit))
+
+    def _read_valid(
+        self, place: GraphKey, tag: str, after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """Read alerts, in the writer thread, without those that no server wrote."""
+        alerts = list[tuple[int, bytes]]()
+        while size := limit - len(alerts):
+            page = self._log.read_alerts(place, tag, after, size)
+            for number, alert in page:
+                after = number
+                if _is_object(alert):
+                    alerts.append((number, alert))
+                else:
+                    key = f"{place.owner}/{place.id} alert {tag}.{number}"
+                    self._log.report_damaged(key, "no server wrote it")
+            if len(page) < size:
+                break
+        return alerts
 
     def watch(self, id: str) -> asyncio.Event:
         """Return an event that is set when this server records alerts of the graph; other servers
@@ -153,15 +173,18 @@ class AlertStore:
         """Return the watched graphs of all owners that have nodes to be scored."""
         return await self._run(self._log.list_changed_graphs)
 
-    async def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
-        """Return what the revisions after this one changed and is to be scored, in order."""
-        return await self._run(lambda: self._log.read_changed(graph, after))
+    async def read_changed(
+        self, graph: WatchedGraph, known: Collection[ChangeKey] = ()
+    ) -> list[ChangedNodes]:
+        """Return what revisions changed and is to be scored, in order, without those that are
+        `known`."""
+        return await self._run(lambda: self._log.read_changed(graph, -1, known))
 
     async def find_scored_revision(self, id: str, head: GraphMetadata) -> int:
         """Return the last revision up to which everything of a watched graph is scored."""
         graph = WatchedGraph(GraphKey(self._owner, id), head.tag)
-        changes = await self.read_changed(graph, 0)
-        return changes[0].revision - 1 if changes else head.revision
+        changes = await self.read_changed(graph)
+        return max(changes[0].revision - 1, 0) if changes else head.revision
 
     async def record_scores(self, scored: ScoredNodes) -> int | None:
         """Store the alerts of nodes that are above the threshold and were not before; return how
@@ -170,3 +193,10 @@ class AlertStore:
         if raised:
             self._signals.notify(scored.graph.place)
         return raised
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except ValueError:
+        return False

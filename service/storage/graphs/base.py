@@ -2,100 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Literal, NamedTuple, Self
 
-import orjson
-
-from service.storage.graphs.stored_graph import Schema
+from service.storage.graphs.digests import begin_digest, extend_over, hash_snapshot
+from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata
+from service.storage.graphs.past import PastChange
+from service.storage.graphs.stored_graph import ToScore
+from service.storage.sqlite import StoreError
 from service.validation.ids import NodeId
 
 KEPT_ALERTS = 100_000  # of each graph
 SharedWork = Literal["delivering", "scoring"]
 """What one of several servers does at a time for a graph."""
-
-
-class GraphKey(NamedTuple):
-    """Name of the API key that owns a graph, and the id of the graph."""
-
-    owner: str
-    id: str
-
-
-@dataclass(frozen=True)
-class WatchSettings:
-    """How the nodes of a graph are scored after each change.
-
-    Attributes:
-        threshold: probability from which on a node raises an alert; None for that of the model.
-        hops, max_neighbors: the neighbourhood in which a node is scored; None for the model's.
-        webhook: URL to which alerts are sent.
-    """
-
-    model: str
-    threshold: float | None = None
-    hops: int | None = None
-    max_neighbors: int | None = None
-    webhook: str | None = None
-
-
-@dataclass(frozen=True)
-class GraphMetadata:
-    """Schema, size and version of a graph.
-
-    `revision` counts updates and replacements; `since` is the revision of the snapshot that the
-    updates are based on; `tag` distinguishes a graph from the one that replaced it; `model` scores
-    its transactions, and is None of a graph of nodes and edges; `watch` says how the nodes of such
-    a graph are scored, and is None if they raise no alerts.
-    """
-
-    features: tuple[str, ...]
-    relations: tuple[str, ...]
-    num_nodes: int
-    num_edges: int
-    revision: int = 0
-    since: int = 0
-    tag: str = field(default_factory=lambda: secrets.token_hex(8))
-    model: str | None = None
-    watch: WatchSettings | None = None
-    edge_features: tuple[str, ...] = ()
-
-    @classmethod
-    def from_schema(cls, schema: Schema, num_nodes: int, num_edges: int) -> Self:
-        """Return the metadata of a new graph."""
-        names = schema.features, schema.relations
-        return cls(*names, num_nodes, num_edges, edge_features=schema.edge_features)
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> Self:
-        found = orjson.loads(text)
-        columns = ("features", "relations", "edge_features")
-        names = {name: tuple(found.get(name, ())) for name in columns}
-        if (watch := found.get("watch")) is not None:
-            found["watch"] = WatchSettings(**watch)
-        return cls(**found | names)
-
-    def next_revision(self, num_nodes: int, num_edges: int) -> GraphMetadata:
-        """Return the metadata after one more update."""
-        revision = self.revision + 1
-        return replace(self, num_nodes=num_nodes, num_edges=num_edges, revision=revision)
-
-
-@dataclass(frozen=True)
-class GraphLimits:
-    """Storage limits of one owner."""
-
-    max_graphs: int
-    max_nodes: int
-    max_edges: int
 
 
 class WriteResult(Enum):
@@ -112,6 +35,8 @@ class PendingScore:
     the clock of the server that stored them, so only for order).
 
     `tag` is that of their graph: one that took its place has another, and counts revisions anew.
+    `digest` is that of the revision, blank where an earlier version stored it: after Redis has lost
+    a revision another one may have its number.
     """
 
     place: GraphKey
@@ -119,6 +44,7 @@ class PendingScore:
     revision: int
     node_ids: list[NodeId]
     at: float
+    digest: str = ""
 
 
 class AccountScore(NamedTuple):
@@ -128,14 +54,6 @@ class AccountScore(NamedTuple):
     alert: bytes | None
 
 
-@dataclass(frozen=True)
-class TouchedNodes:
-    """Nodes whose features or edges an update changes, and nodes that it deletes."""
-
-    node_ids: list[NodeId]
-    deleted: list[NodeId]
-
-
 class WatchedGraph(NamedTuple):
     """A graph whose nodes raise alerts; one that took its place has another tag."""
 
@@ -143,13 +61,25 @@ class WatchedGraph(NamedTuple):
     tag: str
 
 
+class ChangeKey(NamedTuple):
+    """Revision that changed nodes, and its digest."""
+
+    revision: int
+    digest: str
+
+
 @dataclass(frozen=True)
 class ChangedNodes:
     """Nodes of a watched graph that a revision changed or deleted; None for all of them. What
-    depends on them is to be scored."""
+    depends on them is to be scored. `digest` is as in `PendingScore`."""
 
     revision: int
     node_ids: list[NodeId] | None
+    digest: str = ""
+
+    @property
+    def key(self) -> ChangeKey:
+        return ChangeKey(self.revision, self.digest)
 
 
 @dataclass(frozen=True)
@@ -167,7 +97,7 @@ class ScoredNodes:
     revision: int
     above: Mapping[NodeId, bytes]
     below: Sequence[NodeId]
-    finished: Sequence[int]
+    finished: Sequence[ChangeKey]
 
     def without(self, later: Iterable[ChangedNodes]) -> ScoredNodes:
         """Return it without the nodes that later revisions change: those are scored again, and one
@@ -196,10 +126,70 @@ class LogContents:
     snapshot_file: bytes | None
     updates: list[bytes]
 
+    def migrate(self) -> LogContents:
+        """Return what an earlier version wrote with the digests that all servers give it."""
+        snapshot = hash_snapshot(self.snapshot_file or b"")
+        first = begin_digest(self.metadata.tag, snapshot)
+        digests = {"digest": extend_over(first, self.updates), "base_digest": first}
+        return replace(self, metadata=replace(self.metadata, **digests, snapshot=snapshot))
+
+    def find_damage(self, revision: int, digest: str) -> str:
+        """Return why this is not what leads from a revision with this digest, or from the snapshot,
+        to the metadata; blank if it is."""
+        head = self.metadata
+        if self.snapshot_file is not None and hash_snapshot(self.snapshot_file) != head.snapshot:
+            return "the snapshot is not that of the graph"
+        if len(self.updates) != head.revision - revision:
+            return f"{len(self.updates)} updates lead from revision {revision} to {head.revision}"
+        if extend_over(digest, self.updates) != head.digest:
+            return f"the updates do not lead from revision {revision} to {head.revision}"
+        return ""
+
+
+@dataclass(frozen=True)
+class GraphList:
+    """Graphs of an owner by id, and the ids of those whose metadata is damaged."""
+
+    graphs: dict[str, GraphMetadata]
+    damaged: list[str]
+
+    @classmethod
+    def from_heads(cls, heads: dict[str, GraphMetadata], damaged: list[str]) -> Self:
+        """Leave out those that a server has marked as damaged."""
+        marked = [id for id, head in heads.items() if head.is_damaged]
+        graphs = {id: head for id, head in heads.items() if not head.is_damaged}
+        return cls(graphs, sorted(damaged + marked))
+
+
+@dataclass(frozen=True)
+class RestoredGraph:
+    """A graph as a server holds it, to be written to a log that has an older state or none.
+
+    Attributes:
+        snapshot_file: None if the log has all but `changes`.
+        changes: updates to append, or of which what was to be scored may be lost.
+        is_rescored: whether all nodes, of a watched graph, are to be scored.
+    """
+
+    head: GraphMetadata
+    snapshot_file: bytes | None
+    changes: Sequence[PastChange]
+    is_rescored: bool
+    webhook: str | None
+
+
+class DamagedGraphError(StoreError):
+    """What a log has of a graph is not what a server wrote."""
+
+
+class RefusedError(StoreError):
+    """The log is available, but refuses this write, as where it is full."""
+
 
 class GraphLog(ABC):
     """Called from one thread, which may block. A change is durable once its `batch` ends; if the
-    batch raises, all of it is rolled back. All methods raise `StoreError`."""
+    batch raises, all of it is rolled back. All methods raise `StoreError`; those that read a graph
+    raise `DamagedGraphError`, and have reported it."""
 
     is_shared: bool
     """Whether other servers write to this log too."""
@@ -215,8 +205,41 @@ class GraphLog(ABC):
         yield
 
     @abstractmethod
-    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
-        """Return the metadata of all graphs of an owner, by id."""
+    def add_restore(
+        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+    ) -> None:
+        """Add a function that is called, in another thread, when the log may have lost something,
+        and that writes what only this server has within `restoring`; and one that calls
+        `list_again` where the entry of a graph for background work was damaged."""
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        yield
+
+    @abstractmethod
+    def count(self, event: Literal["failures", "restored", "lost"], number: int = 1) -> None:
+        """Count graphs that were restored or could not be, or changes that were lost."""
+
+    @abstractmethod
+    def report_damaged(self, key: str, reason: str) -> None:
+        """Count, and log once, what is not what a server wrote."""
+
+    def make_damage(self, place: GraphKey, reason: str) -> DamagedGraphError:
+        """Report that a graph is damaged; return the error to raise."""
+        self.report_damaged("/".join(place), reason)
+        return DamagedGraphError(reason)
+
+    @abstractmethod
+    def list_metadata(self, owner: str) -> GraphList: ...
+
+    @abstractmethod
+    def read_head(self, place: GraphKey) -> GraphMetadata | None:
+        """Return the metadata of a graph; None if it was deleted or never was."""
+
+    @abstractmethod
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
+        """Read a graph; of a `known` one only the updates since, unless these do not lead from it
+        to what is stored now."""
 
     @abstractmethod
     def put(
@@ -226,9 +249,10 @@ class GraphLog(ABC):
         base: bytes,
         room: GraphLimits,
         webhook: str | None = None,
-    ) -> tuple[WriteResult, int]:
-        """Store or replace a graph; return its revision: 1, or one above the replaced one. All
-        nodes of one with `head.watch` are to be scored."""
+    ) -> tuple[WriteResult, GraphMetadata, GraphMetadata | None]:
+        """Store or replace a graph, whose `snapshot` is known; return its metadata, with revision
+        1 or one above the replaced one, and those of the replaced one. All nodes of one with
+        `head.watch` are to be scored."""
 
     @abstractmethod
     def append(
@@ -238,25 +262,44 @@ class GraphLog(ABC):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
-        pending: list[NodeId] | None = None,
-        touched: TouchedNodes | None = None,
+        to_score: ToScore,
     ) -> WriteResult:
-        """Store an update of the graph whose metadata is `before`; with it that the `pending`
-        transactions, or what depends on the `touched` nodes, are to be scored. Whether a deleted
-        node was above the threshold is forgotten."""
+        """Store an update of the graph whose metadata is `before`, and what of it is to be scored.
+        Whether a deleted node was above the threshold is forgotten."""
 
     @abstractmethod
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
-        """Replace all updates up to the revision of `head` by a snapshot; return whether that was
-        done. It is optional: updates are durable without it."""
+        """Replace all updates up to the revision of `head` by a snapshot, whose hash and digest
+        `head` has; return whether that was done. It is optional: updates are durable without it."""
 
     @abstractmethod
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
-        """Read a graph; of a `known` one only the updates since, unless it was replaced."""
+    def restore(
+        self, place: GraphKey, now: GraphMetadata | None, graph: RestoredGraph, is_damaged: bool
+    ) -> bool:
+        """Write a graph in place of what is stored now, where this is still `now`; None if there is
+        no graph, or with `is_damaged` one whose metadata is damaged. Return whether it was."""
 
     @abstractmethod
-    def delete(self, place: GraphKey) -> bool:
-        """Delete a graph and its alerts; return whether there was one."""
+    def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
+        """Delete a graph and its alerts, if it has the tag; return its tag, blank if that is not
+        known, None if there was no graph."""
+
+    @abstractmethod
+    def find_ended(self, tags: Sequence[str]) -> set[str]:
+        """Return which tags are of graphs that were deleted or replaced, as far as the log
+        remembers that."""
+
+    @abstractmethod
+    def note_ended(self, tags: Sequence[str]) -> None:
+        """Remember that graphs were deleted, where the log has lost that."""
+
+    @abstractmethod
+    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None:
+        """Store, where that is lost, that background work is to look at a graph."""
+
+    @abstractmethod
+    def score_all(self, place: GraphKey, head: GraphMetadata) -> None:
+        """Store that all nodes of a watched graph are to be scored."""
 
     @abstractmethod
     def list_all_pending(self) -> list[PendingScore]:
@@ -300,8 +343,11 @@ class GraphLog(ABC):
         """Return the watched graphs of all owners that have nodes to be scored."""
 
     @abstractmethod
-    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
-        """Return what the revisions after this one changed and is to be scored, in order."""
+    def read_changed(
+        self, graph: WatchedGraph, after: int, known: Collection[ChangeKey] = ()
+    ) -> list[ChangedNodes]:
+        """Return what the revisions after this one changed and is to be scored, in order, without
+        those that are `known`."""
 
     @abstractmethod
     def record_scores(self, scored: ScoredNodes) -> int | None:

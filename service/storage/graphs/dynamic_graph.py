@@ -13,8 +13,8 @@ import numpy as np
 from models.inputs.graph import Graph
 from models.inputs.neighbor_means import NeighborRule
 from service.errors import FieldError, pointer
-from service.storage.graphs.base import TouchedNodes, WatchSettings
 from service.storage.graphs.description import GraphArrays, GraphDescription
+from service.storage.graphs.digests import extend_digest
 from service.storage.graphs.half_edges import (
     INWARD_BIT,
     NO_HALF_EDGES,
@@ -24,9 +24,10 @@ from service.storage.graphs.half_edges import (
     RowEdges,
     add_half_edges,
 )
+from service.storage.graphs.metadata import WatchSettings
 from service.storage.graphs.node_hash import hash_node, hash_nodes
 from service.storage.graphs.reach import Links, make_size_problem
-from service.storage.graphs.stored_graph import Schema, StoredGraph
+from service.storage.graphs.stored_graph import Schema, StoredGraph, ToScore, TouchedNodes
 from service.storage.graphs.update import Edge, Update
 from service.validation.arrays import (
     make_graph_problem,
@@ -59,6 +60,7 @@ class Neighborhood:
     graph: Graph
     node_ids: list[NodeId]
     revision: int
+    digest: str
     means_revision: int
 
 
@@ -153,7 +155,7 @@ class DynamicGraph(StoredGraph):
             self.num_edges + more - less,
         )
 
-    def commit(self, change: Change, revision: int) -> None:
+    def commit(self, change: Change, revision: int, digest: str = "") -> None:
         with self._lock:
             touched = self._touched(change) if self._descriptions else NO_HALF_EDGES
             for description in self._descriptions.values():
@@ -168,18 +170,25 @@ class DynamicGraph(StoredGraph):
                 self._rows[id], self._order[row] = row, hash_node(id)
             self._edges.replace(change.halves, self._order)
             self._x[change.rows] = change.x
-            self.num_edges, self.revision = change.num_edges, revision
+            self.num_edges = change.num_edges
+            self.revision, self.digest = revision, digest
 
     def compacted(self) -> DynamicGraph:
-        return DynamicGraph(self.schema, self.snapshot(), self.watch)
+        graph = DynamicGraph(self.schema, self.snapshot(), self.watch)
+        graph.digest = self.digest
+        return graph
 
-    def apply_logged(self, text: bytes) -> None:
+    def apply_logged(self, text: bytes) -> ToScore:
         widths = len(self.schema.features), len(self.schema.edge_features)
         change = self.plan(Update.from_json(text, *widths))
+        revision, digest = self.revision + 1, extend_digest(self.digest, text)
         if change is None:  # each was a change when it was written
-            self.revision += 1
-        else:
-            self.commit(change, self.revision + 1)
+            with self._lock:
+                self.revision, self.digest = revision, digest
+            return ToScore()
+        to_score = self.list_to_score(change)
+        self.commit(change, revision, digest)
+        return to_score
 
     def snapshot(self) -> GraphSnapshot:
         """All of it, each edge once, in order of its ends."""
@@ -236,6 +245,9 @@ class DynamicGraph(StoredGraph):
                 outside = replace(outside, edges=left_out.sum_attr(rule, len(rows)))
             graph = replace(near.graph, outside=outside)
             return replace(near, graph=graph, means_revision=description.revision)
+
+    def list_to_score(self, change: Change) -> ToScore:
+        return ToScore() if self.watch is None else ToScore(touched=self.list_touched(change))
 
     def list_touched(self, change: Change) -> TouchedNodes:
         """Return the nodes whose features or edges are others after a planned `change`, and those
@@ -298,7 +310,7 @@ class DynamicGraph(StoredGraph):
             for part in found:
                 self._place[part] = -1
         graph = edges.build_graph(self._x[rows], len(self.schema.relations))
-        near = Neighborhood(graph, ids, self.revision, self.revision)
+        near = Neighborhood(graph, ids, self.revision, self.digest, self.revision)
         return near, rows, edges
 
     def _describe(self, rule: NeighborRule) -> GraphDescription:

@@ -52,15 +52,17 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class NewTransactions:
-    """Transactions to add: `sent` is the time as it was sent, `rows.time` the one that counts."""
+    """Transactions to add: `sent` is the time as it was sent, `rows.time` the one that counts; some
+    are stored alone, and not `is_scored`."""
 
     node_ids: list[NodeId]
     rows: Transactions
     sent: np.ndarray
+    is_scored: bool = True
 
     def take(self, places: np.ndarray) -> NewTransactions:
         ids = [self.node_ids[place] for place in places.tolist()]
-        return NewTransactions(ids, self.rows.take(places), self.sent[places])
+        return NewTransactions(ids, self.rows.take(places), self.sent[places], self.is_scored)
 
     def find_differences(self, other: NewTransactions) -> np.ndarray:
         """Mark the rows (n,) that have another value than in `other`, labels and the times that
@@ -78,12 +80,14 @@ class NewTransactions:
         more = (
             {name: v.tolist() for name, v in m.items()} for m in (rows.categories, rows.numbers)
         )
-        return orjson.dumps([*parts, *more, labels])  # a missing number is null
+        # A missing number is null.
+        return orjson.dumps([*parts, *more, labels, self.is_scored])
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         ids, time, sent, source, target, amount, categories, numbers, *rest = orjson.loads(text)
-        labels = rest[0] if rest else None  # earlier versions wrote none
+        labels = rest[0] if rest else None  # earlier versions wrote none, and then no more
+        is_scored = rest[1] if len(rest) > 1 else True
         rows = Transactions(
             np.array(time, float),
             np.array(source, object),
@@ -93,7 +97,7 @@ class NewTransactions:
             {name: np.array(values, float) for name, values in numbers.items()},
             None if labels is None else np.array(labels, np.int8),
         )
-        return cls(ids, rows, np.array(sent, float))
+        return cls(ids, rows, np.array(sent, float), is_scored)
 
 
 @dataclass(frozen=True)
@@ -104,11 +108,14 @@ class Targets:
         numbers: int64 (T,) that `TransactionHistory.build_graph` takes.
         node_ids: ids of the targets.
         row_ids: ids of the transactions.
+        revision, digest: of the graph.
     """
 
     numbers: np.ndarray
     node_ids: list[NodeId]
     row_ids: list[NodeId]
+    revision: int
+    digest: str
 
 
 @dataclass(frozen=True)

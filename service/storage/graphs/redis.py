@@ -2,73 +2,147 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import orjson
-from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import WatchError
 
 from service.storage.graphs.base import (
-    KEPT_ALERTS,
-    AccountScore,
-    ChangedNodes,
-    GraphKey,
-    GraphLimits,
-    GraphLog,
-    GraphMetadata,
+    ChangeKey,
+    GraphList,
     LogContents,
-    PendingScore,
-    ScoredNodes,
-    SharedWork,
-    TouchedNodes,
+    RestoredGraph,
     WatchedGraph,
-    Webhook,
     WriteResult,
     check_limits,
 )
-from service.storage.graphs.redis_scripts import (
-    ADD,
-    CLAIM,
-    DELIVERED,
-    RECORD,
-    RECORD_ACCOUNTS,
+from service.storage.graphs.digests import begin_digest
+from service.storage.graphs.metadata import (
+    DamagedValueError,
+    GraphKey,
+    GraphLimits,
+    GraphMetadata,
 )
-from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
+from service.storage.graphs.redis_alerts import TRIES, RedisAlertLog, execute, parse_heads
+from service.storage.graphs.redis_keys import (
+    ENDED,
+    PENDING,
+    SHARED,
+    WATCHED,
+    WEBHOOKS,
+    match_all,
+    name_above,
+    name_alerts,
+    name_base,
+    name_changed,
+    name_field,
+    name_heads,
+    name_log,
+    name_scored,
+)
+from service.storage.graphs.redis_scripts import LOOK, SKIP_NUMBERS
+from service.storage.graphs.stored_graph import ToScore
+from service.storage.redis_client import RedisUnavailableError
 from service.storage.sqlite import StoreError
-from service.validation.ids import NodeId
 
-_TRIES = 64
-_PENDING = f"{PREFIX}graphs-pending"
-_WEBHOOKS = f"{PREFIX}graphs-webhooks"
-_WATCHED = f"{PREFIX}graphs-watched"
+_MAX_ENDED = 100_000
+_KEEP_ENDED_S = 7 * 86_400.0
 
 
 @final
-class RedisGraphLog(GraphLog):
+class RedisGraphLog(RedisAlertLog):
     """One hash of metadata per owner; one snapshot and one list of updates per graph.
 
     Concurrency is optimistic: WATCH the metadata, then MULTI; a writer that loses gets STALE.
     """
 
-    is_shared = True
-
-    def __init__(self, link: RedisClient) -> None:
-        self._redis = link
-        self._token = secrets.token_hex(8)  # of its claims
+    _is_restoring = False
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
-        with self._asking():
-            return _heads(self._redis.blocking_client.hgetall(_of(owner)))
+    def add_restore(
+        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+    ) -> None:
+        def restore_or_wait() -> None:
+            try:
+                restore()
+            except StoreError as error:  # Redis went away again
+                raise RedisUnavailableError(str(error)) from error
+
+        self._redis.add_restore(restore_or_wait)
+        self._list_again = list_again
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        self._is_restoring = True
+        try:
+            with self._redis.allow_restore():
+                yield
+        finally:
+            self._is_restoring = False
+
+    def count(self, event: Literal["failures", "restored", "lost"], number: int = 1) -> None:
+        self._redis.count(event, "graphs", number)
+
+    def list_metadata(self, owner: str) -> GraphList:
+        with self._guard():
+            entries: Any = self._redis.blocking_client.hgetall(name_heads(owner))
+            if not entries:
+                self._require_history()
+        heads, damaged = parse_heads(entries.items())
+        for id in damaged:
+            key = f"{owner}/{id.decode(errors='replace')}"
+            self.report_damaged(key, "metadata that no server wrote")
+        # Those of an earlier version have no digest yet.
+        for id, head in list(heads.items()):
+            if not head.digest and (migrated := self.read_head(GraphKey(owner, id))) is not None:
+                heads[id] = migrated
+        return GraphList.from_heads(heads, [id.decode() for id in damaged if id.isascii()])
+
+    def read_head(self, place: GraphKey) -> GraphMetadata | None:
+        for _ in range(TRIES):
+            with self._guard(place):
+                raw: Any = self._redis.blocking_client.hget(name_heads(place.owner), place.id)
+                if raw is None:
+                    self._require_history()
+                    return None
+            head = self._parse_head(place, raw)
+            if head.digest:
+                return head
+            self._migrate(place, head)
+        raise StoreError("other servers keep changing this graph")
+
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
+        for _ in range(TRIES):
+            if (now := self.read_head(place)) is None:
+                return None
+            start = None
+            if known is not None and known.tag == now.tag and now.since <= known.revision:
+                if known.digest == now.digest:
+                    return LogContents(now, None, [])
+                start = known.revision - now.since
+            contents = self._read_contents(place, start)
+            if contents is None or not contents.metadata.has_base_of(now):
+                continue  # it was changed meanwhile
+            head = contents.metadata
+            if start is None:
+                damage = contents.find_damage(head.since, head.base_digest)
+            else:
+                assert known is not None
+                damage = contents.find_damage(known.revision, known.digest)
+            if not damage:
+                return contents
+            if start is None:
+                self._mark_damaged(place, head)
+                raise self.make_damage(place, damage)
+            known = None  # perhaps it is this server that has another history
+        raise StoreError("other servers keep changing this graph")
 
     def put(
         self,
@@ -77,33 +151,36 @@ class RedisGraphLog(GraphLog):
         base: bytes,
         room: GraphLimits,
         webhook: str | None = None,
-    ) -> tuple[WriteResult, int]:
-        for _ in range(_TRIES):
-            with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
-                heads = _watched(pipeline, place.owner)
+    ) -> tuple[WriteResult, GraphMetadata, GraphMetadata | None]:
+        for _ in range(TRIES):
+            with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+                heads, damaged = self._look(pipeline, place, SHARED)
                 before = heads.get(place.id)
+                if before is not None and before.tag == head.tag:
+                    return WriteResult.DONE, before, None  # though the connection broke
                 revision = 1 if before is None else before.revision + 1
-                found = check_limits(heads, place, head, room)
-                if found is not WriteResult.DONE:
-                    return found, revision
-                pipeline.set(_base(place), base)
-                pipeline.delete(_log(place))
-                if before is not None:
-                    pipeline.delete(_alerts(place, before.tag))
-                    self._unwatch(pipeline, WatchedGraph(place, before.tag))
-                self._forget_pending(pipeline, place)
-                pipeline.hdel(_WEBHOOKS, _field(place))
-                if webhook is not None:
-                    entry = orjson.dumps([*place, head.tag, webhook, 0])
-                    pipeline.hset(_WEBHOOKS, _field(place), entry)
+                digest = begin_digest(head.tag, head.snapshot)
+                stored = replace(
+                    head,
+                    revision=revision,
+                    since=revision,
+                    digest=digest,
+                    base_digest=digest,
+                    replaces="" if before is None else before.digest,
+                )
+                outcome = check_limits(heads, place, stored, room)
+                if outcome is not WriteResult.DONE:
+                    return outcome, stored, before
+                is_damaged = place.id.encode() in damaged
+                self._stage_forget(pipeline, place, before and before.tag, is_damaged)
+                pipeline.set(name_base(place), base)
+                graph = WatchedGraph(place, head.tag)
+                self._stage_listing(pipeline, graph, stored, webhook, None)
                 if head.watch is not None:
-                    graph = WatchedGraph(place, head.tag)
-                    pipeline.hset(_WATCHED, _field(place), orjson.dumps([*place, head.tag]))
-                    pipeline.hset(_changed(graph), str(revision), orjson.dumps(None))
-                stored = replace(head, revision=revision, since=revision)
-                pipeline.hset(_of(place.owner), place.id, stored.to_json())
-                if _done(pipeline):
-                    return found, revision
+                    pipeline.hset(name_changed(graph), f"{revision}:{digest}", orjson.dumps(None))
+                pipeline.hset(name_heads(place.owner), place.id, stored.to_bytes())
+                if execute(pipeline):
+                    return outcome, stored, before
         raise StoreError("other servers keep changing graphs")
 
     def append(
@@ -113,278 +190,215 @@ class RedisGraphLog(GraphLog):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
-        pending: list[NodeId] | None = None,
-        touched: TouchedNodes | None = None,
+        to_score: ToScore,
     ) -> WriteResult:
-        with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
-            heads = _watched(pipeline, place.owner)
+        graph = WatchedGraph(place, after.tag)
+        types = {name_log(place): "list"}
+        if to_score.pending:
+            types[PENDING] = "hash"
+        if to_score.touched is not None:
+            types |= {name_changed(graph): "hash", name_above(graph): "set"}
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            heads, _ = self._look(pipeline, place, types)
             now = heads.get(place.id)
-            if now is None or (now.tag, now.revision) != (before.tag, before.revision):
+            if now is None or now.is_damaged or now.digest != before.digest:
                 return WriteResult.STALE
-            found = check_limits(heads, place, after, room)
-            if found is not WriteResult.DONE:
-                return found
-            pipeline.rpush(_log(place), update)
-            stored = replace(after, since=now.since)
-            pipeline.hset(_of(place.owner), place.id, stored.to_json())
-            if pending:
-                values = [*place, after.tag, after.revision, pending, time.time()]
-                field = _pending(place, after.tag, after.revision)
-                pipeline.hset(_PENDING, field, orjson.dumps(values))
-            if touched is not None:
-                graph = WatchedGraph(place, after.tag)
-                node_ids = orjson.dumps(touched.node_ids + touched.deleted)
-                pipeline.hset(_changed(graph), str(after.revision), node_ids)
-                if touched.deleted:
-                    pipeline.srem(_above(graph), *map(orjson.dumps, touched.deleted))
-            return found if _done(pipeline) else WriteResult.STALE
+            outcome = check_limits(heads, place, after, room)
+            if outcome is not WriteResult.DONE:
+                return outcome
+            pipeline.rpush(name_log(place), update)
+            pipeline.hset(name_heads(place.owner), place.id, after.with_base_of(now).to_bytes())
+            self._stage_to_score(pipeline, graph, ChangeKey(after.revision, after.digest), to_score)
+            return outcome if execute(pipeline) else WriteResult.STALE
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             with (
                 suppress(StoreError),
-                self._asking(),
+                self._guard(place),
                 self._redis.blocking_client.pipeline() as pipeline,
             ):
-                now = _watched(pipeline, place.owner).get(place.id)
-                if now is None or now.tag != head.tag or now.since >= head.revision:
+                types = {name_log(place): "list"}
+                now = self._look(pipeline, place, types)[0].get(place.id)
+                if now is None or now.tag != head.tag or now.since >= head.since:
                     return False  # another has
-                pipeline.set(_base(place), base)
-                pipeline.ltrim(_log(place), head.revision - now.since, -1)
-                stored = replace(now, since=head.revision)
-                pipeline.hset(_of(place.owner), place.id, stored.to_json())
-                if _done(pipeline):
+                if now.is_damaged or now.revision < head.revision:
+                    return False
+                pipeline.set(name_base(place), base)
+                pipeline.ltrim(name_log(place), head.since - now.since, -1)
+                pipeline.hset(name_heads(place.owner), place.id, now.with_base_of(head).to_bytes())
+                if execute(pipeline):
                     return True
                 continue
             return False
         return False
 
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
-        with self._asking():
-            for _ in range(_TRIES):
-                text = self._redis.blocking_client.hget(_of(place.owner), place.id)
-                if text is None:
+    def restore(
+        self, place: GraphKey, now: GraphMetadata | None, graph: RestoredGraph, is_damaged: bool
+    ) -> bool:
+        head, watched = graph.head, WatchedGraph(place, graph.head.tag)
+        types = SHARED | {name_changed(watched): "hash", name_above(watched): "set"}
+        if graph.snapshot_file is None:
+            types |= {name_log(place): "list"}
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            pipeline.watch(name_heads(place.owner))
+            listed: Any = pipeline.hget(WEBHOOKS, name_field(place))
+            heads, damaged = self._look(pipeline, place, types)
+            current = heads.get(place.id)
+            if (current and current.digest) != (now and now.digest):
+                return False
+            if now is None and is_damaged != (place.id.encode() in damaged):
+                return False
+            if graph.snapshot_file is not None:
+                if current is not None and current.tag != head.tag:
+                    self._stage_forget(pipeline, place, current.tag, False)
+                    listed = None
+                pipeline.delete(name_log(place))
+                pipeline.set(name_base(place), graph.snapshot_file)
+            elif graph.changes:
+                pipeline.rpush(name_log(place), *(change.update for change in graph.changes))
+            pipeline.hset(name_heads(place.owner), place.id, head.to_bytes())
+            for change in graph.changes:
+                key = ChangeKey(change.revision, change.digest)
+                self._stage_to_score(pipeline, watched, key, change.to_score)
+            if graph.is_rescored and head.watch is not None:
+                field = f"{head.revision}:{head.digest}"
+                pipeline.hset(name_changed(watched), field, orjson.dumps(None))
+            self._stage_listing(pipeline, watched, head, graph.webhook, listed)
+            if not is_damaged and (head.watch is not None or head.model is not None):
+                first = int(1e3 * time.time())
+                pipeline.eval(SKIP_NUMBERS, 1, name_alerts(watched), first)
+            return execute(pipeline)
+
+    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None:
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            listed: Any = self._redis.blocking_client.hget(WEBHOOKS, name_field(place))
+            self._stage_listing(pipeline, WatchedGraph(place, head.tag), head, webhook, listed)
+            pipeline.execute()
+
+    def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
+        for _ in range(TRIES):
+            with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+                heads, damaged = self._look(pipeline, place, SHARED)
+                before, is_damaged = heads.get(place.id), place.id.encode() in damaged
+                if before is None and not is_damaged:
+                    self._require_history()
                     return None
-                now, start = GraphMetadata.from_json(text), None
-                if known is not None and known.tag == now.tag and known.revision >= now.since:
-                    if known.revision == now.revision:
-                        return LogContents(now, None, [])
-                    start = known.revision - now.since
-                with self._redis.blocking_client.pipeline() as pipeline:
-                    pipeline.hget(_of(place.owner), place.id)
-                    pipeline.lrange(_log(place), start or 0, -1)
-                    if start is None:
-                        pipeline.get(_base(place))
-                    text, updates, *bases = pipeline.execute()
-                if text is None:
+                if tag is not None and (before is None or before.tag != tag):
                     return None
-                found = GraphMetadata.from_json(text)
-                if (found.tag, found.since) == (now.tag, now.since):
-                    return LogContents(found, bases[0] if bases else None, updates)
-        raise StoreError("other servers keep changing this graph")
-
-    def delete(self, place: GraphKey) -> bool:
-        with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
-            heads = _heads(self._redis.blocking_client.hgetall(_of(place.owner)))
-            pipeline.hdel(_of(place.owner), place.id)
-            pipeline.delete(_base(place), _log(place))
-            if (before := heads.get(place.id)) is not None:
-                pipeline.delete(_alerts(place, before.tag))
-                self._unwatch(pipeline, WatchedGraph(place, before.tag))
-            self._forget_pending(pipeline, place)
-            pipeline.hdel(_WEBHOOKS, _field(place))
-            return bool(pipeline.execute()[0])
-
-    def list_all_pending(self) -> list[PendingScore]:
-        with self._asking():
-            entries = map(orjson.loads, self._redis.blocking_client.hvals(_PENDING))
-        pending = [PendingScore(GraphKey(owner, id), *rest) for owner, id, *rest in entries]
-        return sorted(pending, key=lambda each: each.at)
-
-    def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
-        place, tag = pending.place, pending.tag
-        with self._asking():
-            keys = [_PENDING, _alerts(place, tag), _of(place.owner)]
-            field = _pending(place, tag, pending.revision)
-            arguments = [field, place.id, tag, KEPT_ALERTS, *alerts]
-            client = self._redis.blocking_client
-            return bool(client.eval(RECORD, len(keys), *keys, *arguments))
-
-    def record_accounts(self, pending: PendingScore, scores: Sequence[AccountScore]) -> int | None:
-        place, tag = pending.place, pending.tag
-        graph = WatchedGraph(place, tag)
-        # Members of the set are as in `record_scores`.
-        entries = [
-            (orjson.dumps(account).decode(), alert and alert.decode()) for account, alert in scores
-        ]
-        keys = [_PENDING, _alerts(place, tag), _of(place.owner), _above(graph), _scored(graph)]
-        arguments = [
-            _pending_prefix(place, tag),
-            pending.revision,
-            place.id,
-            tag,
-            KEPT_ALERTS,
-            orjson.dumps(entries),
-        ]
-        with self._asking():
-            client = self._redis.blocking_client
-            count: Any = client.eval(RECORD_ACCOUNTS, len(keys), *keys, *arguments)
-        return None if count < 0 else count
-
-    def read_alerts(
-        self, place: GraphKey, tag: str, after: int, limit: int
-    ) -> list[tuple[int, bytes]]:
-        with self._asking():
-            entries: Any = self._redis.blocking_client.xrange(
-                _alerts(place, tag), f"({after}-0", "+", limit
-            )
-        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in entries]
-
-    def list_all_webhooks(self) -> list[Webhook]:
-        with self._asking():
-            entries = map(orjson.loads, self._redis.blocking_client.hvals(_WEBHOOKS))
-        return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in entries]
-
-    def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
-        with self._asking():
-            arguments = [_claim(place, work), self._token, int(1e3 * seconds)]
-            return bool(self._redis.blocking_client.eval(CLAIM, 1, *arguments))
-
-    def mark_delivered(self, webhook: Webhook, number: int) -> None:
-        place = webhook.place
-        after = orjson.dumps([*place, webhook.tag, webhook.url, number])
-        with self._asking():
-            keys = [_WEBHOOKS, _claim(place, "delivering")]
-            arguments = [_field(place), webhook.tag, after, self._token]
-            self._redis.blocking_client.eval(DELIVERED, len(keys), *keys, *arguments)
-
-    def list_changed_graphs(self) -> list[WatchedGraph]:
-        with self._asking(), self._redis.blocking_client.pipeline(transaction=False) as pipeline:
-            entries = map(orjson.loads, self._redis.blocking_client.hvals(_WATCHED))
-            graphs = [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in entries]
-            for graph in graphs:
-                pipeline.exists(_changed(graph))
-            have_changed = pipeline.execute()
-        return [graph for graph, is_changed in zip(graphs, have_changed, strict=True) if is_changed]
-
-    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
-        with self._asking():
-            return _read_changed(self._redis.blocking_client, graph, after)
-
-    def record_scores(self, scored: ScoredNodes) -> int | None:
-        graph, place = scored.graph, scored.graph.place
-        heads, claim = _of(place.owner), _claim(place, "scoring")
-        for _ in range(_TRIES):
-            with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
-                pipeline.watch(heads, claim)
-                text, claimed_by = pipeline.hget(heads, place.id), pipeline.get(claim)
-                if text is None or claimed_by != self._token.encode():
-                    return None
-                if GraphMetadata.from_json(text).tag != graph.tag:
-                    return None
-                valid = scored.without(_read_changed(pipeline, graph, scored.revision))
-                above = {orjson.dumps(node_id): alert for node_id, alert in valid.above.items()}
-                known: Any = pipeline.smismember(_above(graph), list(above)) if above else ()
-                alerts = [
-                    alert for alert, known in zip(above.values(), known, strict=True) if not known
-                ]
-                pipeline.multi()
-                if above:
-                    pipeline.sadd(_above(graph), *above)
-                if valid.below:
-                    pipeline.srem(_above(graph), *map(orjson.dumps, valid.below))
-                if valid.finished:
-                    pipeline.hdel(_changed(graph), *map(str, valid.finished))
-                if alerts:
-                    pipeline.eval(ADD, 1, _alerts(place, graph.tag), KEPT_ALERTS, *alerts)
-                if _done(pipeline):
-                    return len(alerts)
+                pipeline.hdel(name_heads(place.owner), place.id)
+                self._stage_forget(pipeline, place, before and before.tag, is_damaged)
+                if execute(pipeline):
+                    return "" if before is None else before.tag
         raise StoreError("other servers keep changing graphs")
 
-    def _unwatch(self, pipeline: Pipeline, graph: WatchedGraph) -> None:
-        pipeline.hdel(_WATCHED, _field(graph.place))
-        pipeline.delete(_changed(graph), _above(graph), _scored(graph))
+    def find_ended(self, tags: Sequence[str]) -> set[str]:
+        if not tags:
+            return set()
+        with self._guard():
+            times: Any = self._redis.blocking_client.zmscore(ENDED, list(tags))
+        return {tag for tag, at in zip(tags, times, strict=True) if at is not None}
 
-    def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
-        names: Any = self._redis.blocking_client.hkeys(_PENDING)
-        of_graph = [name for name in names if name.startswith(f"{_field(place)}:".encode())]
-        if of_graph:
-            pipeline.hdel(_PENDING, *of_graph)
+    def note_ended(self, tags: Sequence[str]) -> None:
+        if tags:
+            with self._guard():
+                self._redis.blocking_client.zadd(ENDED, dict.fromkeys(tags, time.time()), nx=True)
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _look(
+        self, pipeline: Pipeline, place: GraphKey, types: dict[str, str]
+    ) -> tuple[dict[str, GraphMetadata], list[bytes]]:
+        """Read the graphs of an owner, by id, and which are damaged; watch them, so that the next
+        EXEC fails if they change, and begin it. Check the types of keys that it will write: what
+        fails within EXEC leaves the rest done."""
+        heads = name_heads(place.owner)
+        types = {heads: "hash", **types}
+        pipeline.watch(heads)
+        flat: Any = pipeline.eval(LOOK, len(types), *types, *types.values())
+        pipeline.multi()
+        return parse_heads(zip(flat[::2], flat[1::2], strict=True))
+
+    def _require_history(self) -> None:
+        """Check, within `_guard`, that what is absent was deleted; not while that is found out."""
+        if not self._is_restoring:
+            self._redis.require_history()
+
+    def _parse_head(self, place: GraphKey, raw: bytes) -> GraphMetadata:
         try:
-            with self._redis.guard("graphs"):
-                yield
-        except RedisUnavailableError as error:
-            raise StoreError(str(error)) from error
+            return GraphMetadata.from_bytes(raw)
+        except DamagedValueError as error:
+            raise self.make_damage(place, str(error)) from error
 
+    def _read_contents(self, place: GraphKey, start: int | None) -> LogContents | None:
+        """Read the metadata, the updates from `start` on, and without it all of them and the
+        snapshot."""
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            pipeline.hget(name_heads(place.owner), place.id)
+            pipeline.lrange(name_log(place), start or 0, -1)
+            if start is None:
+                pipeline.get(name_base(place))
+            raw, updates, *bases = pipeline.execute()
+        if raw is None:
+            return None
+        base = (bases[0] or b"") if start is None else None
+        return LogContents(self._parse_head(place, raw), base, updates)
 
-def _watched(pipeline: Pipeline, owner: str) -> dict[str, GraphMetadata]:
-    """Read the metadata of an owner, and watch it: the next EXEC fails if it changes."""
-    pipeline.watch(_of(owner))
-    heads = _heads(pipeline.hgetall(_of(owner)))
-    pipeline.multi()
-    return heads
+    def _mark_damaged(self, place: GraphKey, head: GraphMetadata) -> None:
+        """Note, for a server that has the graph in memory, that it is to be restored."""
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            if self._look(pipeline, place, {})[0].get(place.id) == head:
+                raw = replace(head, is_damaged=True).to_bytes()
+                pipeline.hset(name_heads(place.owner), place.id, raw)
+                execute(pipeline)
 
+    def _migrate(self, place: GraphKey, head: GraphMetadata) -> None:
+        """Give a graph of an earlier version, as it is now, the digest that all servers would."""
+        contents = self._read_contents(place, None)
+        if contents is None or contents.metadata != head:
+            return  # it was changed meanwhile
+        migrated = contents.migrate()
+        if damage := migrated.find_damage(head.since, migrated.metadata.base_digest):
+            raise self.make_damage(place, damage)
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            if self._look(pipeline, place, {})[0].get(place.id) == head:
+                raw = migrated.metadata.to_bytes()
+                pipeline.hset(name_heads(place.owner), place.id, raw)
+                execute(pipeline)
 
-def _done(pipeline: Pipeline) -> bool:
-    try:
-        pipeline.execute()
-    except WatchError:
-        return False
-    return True
+    def _stage_listing(
+        self,
+        pipeline: Pipeline,
+        graph: WatchedGraph,
+        head: GraphMetadata,
+        webhook: str | None,
+        listed: bytes | None,
+    ) -> None:
+        """Add to what the pipeline will do that background work finds the graph; `listed` is its
+        entry among the webhooks, which is left as it is if it is of this graph."""
+        field = name_field(graph.place)
+        if head.watch is not None:
+            pipeline.hset(WATCHED, field, orjson.dumps([*graph.place, graph.tag]))
+        if webhook is not None and (listed is None or graph.tag.encode() not in listed):
+            pipeline.hset(WEBHOOKS, field, orjson.dumps([*graph.place, graph.tag, webhook, 0]))
 
-
-def _heads(found: Any) -> dict[str, GraphMetadata]:
-    return {id.decode(): GraphMetadata.from_json(head) for id, head in sorted(found.items())}
-
-
-def _of(owner: str) -> str:
-    return f"{PREFIX}graphs:{owner}"
-
-
-def _base(place: GraphKey) -> str:
-    return f"{PREFIX}graph:{place.owner}/{place.id}:base"
-
-
-def _alerts(place: GraphKey, tag: str) -> str:
-    return f"{PREFIX}graph:{place.owner}/{place.id}:alerts:{tag}"
-
-
-def _field(place: GraphKey) -> str:
-    return f"{place.owner}/{place.id}"
-
-
-def _read_changed(client: Redis | Pipeline, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
-    entries: Any = client.hgetall(_changed(graph))
-    changes = sorted((int(revision), node_ids) for revision, node_ids in entries.items())
-    return [ChangedNodes(number, orjson.loads(ids)) for number, ids in changes if number > after]
-
-
-def _changed(graph: WatchedGraph) -> str:
-    return f"{PREFIX}graph:{_field(graph.place)}:changed:{graph.tag}"
-
-
-def _above(graph: WatchedGraph) -> str:
-    return f"{PREFIX}graph:{_field(graph.place)}:above:{graph.tag}"
-
-
-def _scored(graph: WatchedGraph) -> str:
-    return f"{PREFIX}graph:{_field(graph.place)}:scored:{graph.tag}"
-
-
-def _claim(place: GraphKey, work: SharedWork) -> str:
-    return f"{PREFIX}graph:{_field(place)}:{work}"
-
-
-def _pending(place: GraphKey, tag: str, revision: int) -> str:
-    return f"{_pending_prefix(place, tag)}{revision}"
-
-
-def _pending_prefix(place: GraphKey, tag: str) -> str:
-    return f"{_field(place)}:{tag}:"
-
-
-def _log(place: GraphKey) -> str:
-    return f"{PREFIX}graph:{place.owner}/{place.id}:log"
+    def _stage_forget(
+        self, pipeline: Pipeline, place: GraphKey, tag: str | None, is_damaged: bool
+    ) -> None:
+        """Add to what the pipeline will do that all of a graph but its metadata is deleted; keys of
+        a damaged one are looked for, as its tag is not known."""
+        client, field = self._redis.blocking_client, name_field(place)
+        pipeline.delete(name_base(place), name_log(place))
+        if is_damaged and (keys := list(client.scan_iter(match_all(place), 1000))):
+            pipeline.delete(*keys)
+        if tag is not None:
+            graph, now = WatchedGraph(place, tag), time.time()
+            pipeline.delete(
+                name_alerts(graph), name_changed(graph), name_above(graph), name_scored(graph)
+            )
+            pipeline.zadd(ENDED, {tag: now})
+            pipeline.zremrangebyscore(ENDED, "-inf", now - _KEEP_ENDED_S)
+            pipeline.zremrangebyrank(ENDED, 0, -_MAX_ENDED - 1)
+        pipeline.hdel(WATCHED, field)
+        pipeline.hdel(WEBHOOKS, field)
+        names: Any = client.hkeys(PENDING)
+        if of_graph := [name for name in names if name.startswith(f"{field}:".encode())]:
+            pipeline.hdel(PENDING, *of_graph)

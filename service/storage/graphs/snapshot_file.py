@@ -7,8 +7,8 @@ import orjson
 import safetensors.numpy
 
 from models.inputs.graph import Graph
-from service.storage.graphs.base import LogContents
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot
+from service.storage.graphs.metadata import GraphMetadata
 from service.storage.graphs.stored_graph import Schema, StoredGraph
 from service.storage.graphs.transaction_graph import TransactionGraph
 
@@ -31,15 +31,13 @@ def encode_snapshot(graph: StoredGraph) -> bytes:
     return safetensors.numpy.save(arrays)
 
 
-def restore_graph(stored: LogContents) -> StoredGraph:
-    """Restore a graph from its snapshot file and the updates since."""
-    assert stored.snapshot_file is not None
-    metadata = stored.metadata
+def decode_snapshot(metadata: GraphMetadata, file: bytes) -> StoredGraph:
+    """Restore a graph, as it was at `metadata.since`, from its snapshot file."""
     graph: StoredGraph
     if metadata.model is not None:
-        graph = TransactionGraph.from_file(stored.snapshot_file, metadata.since)
+        graph = TransactionGraph.from_file(file, metadata.since)
     else:
-        arrays = safetensors.numpy.load(stored.snapshot_file)
+        arrays = safetensors.numpy.load(file)
         relation = arrays.get("edge_type")
         whole = Graph(
             arrays["x"],
@@ -51,6 +49,5 @@ def restore_graph(stored: LogContents) -> StoredGraph:
         schema = Schema(metadata.features, metadata.relations, edge_features=metadata.edge_features)
         snapshot = GraphSnapshot(whole, node_ids, metadata.since)
         graph = DynamicGraph(schema, snapshot, metadata.watch)
-    for update in stored.updates:
-        graph.apply_logged(update)
+    graph.digest = metadata.base_digest
     return graph

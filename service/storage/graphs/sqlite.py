@@ -4,79 +4,53 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 import orjson
+import structlog
+from pydantic import TypeAdapter
 
 from service.storage.graphs.base import (
     KEPT_ALERTS,
     AccountScore,
     ChangedNodes,
-    GraphKey,
-    GraphLimits,
+    ChangeKey,
+    GraphList,
     GraphLog,
-    GraphMetadata,
     LogContents,
     PendingScore,
+    RestoredGraph,
     ScoredNodes,
     SharedWork,
-    TouchedNodes,
     WatchedGraph,
     Webhook,
     WriteResult,
     check_limits,
 )
-from service.storage.sqlite import Database, SchemaVersion, StoreError
+from service.storage.graphs.digests import begin_digest
+from service.storage.graphs.metadata import (
+    DamagedValueError,
+    GraphKey,
+    GraphLimits,
+    GraphMetadata,
+)
+from service.storage.graphs.sqlite_tables import GRAPHS
+from service.storage.graphs.stored_graph import ToScore
+from service.storage.sqlite import Database, StoreError
 from service.validation.ids import NodeId
 
-# What is long stands apart: SQLite writes a row as a whole.
-_TABLES = (
-    "CREATE TABLE heads (owner TEXT, id TEXT, head BLOB NOT NULL, PRIMARY KEY (owner, id))",
-    "CREATE TABLE bases (owner TEXT, id TEXT, base BLOB NOT NULL, PRIMARY KEY (owner, id))",
-    "CREATE TABLE updates (owner TEXT, id TEXT, revision INTEGER, made BLOB NOT NULL,"
-    " PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
-)
-# Of version 2; a file of version 1 gets them when it is opened.
-_ALERT_TABLES = (
-    "CREATE TABLE pending (owner TEXT, id TEXT, tag TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
-    " at REAL NOT NULL, PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
-    "CREATE TABLE webhooks (owner TEXT, id TEXT, tag TEXT NOT NULL, url TEXT NOT NULL,"
-    " delivered INTEGER NOT NULL,"
-    " PRIMARY KEY (owner, id)) WITHOUT ROWID",
-    "CREATE TABLE alerts (owner TEXT, id TEXT, tag TEXT, number INTEGER, alert BLOB NOT NULL,"
-    " PRIMARY KEY (owner, id, tag, number)) WITHOUT ROWID",
-)
-# Of version 3.
-_WATCH_TABLES = (
-    "CREATE TABLE changed (owner TEXT, id TEXT, tag TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
-    " PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
-    "CREATE TABLE above (owner TEXT, id TEXT, tag TEXT, node_id BLOB,"
-    " PRIMARY KEY (owner, id, tag, node_id)) WITHOUT ROWID",
-)
-# Of version 4: scores of accounts that wait for those of earlier transactions.
-_SCORED_TABLE = (
-    "CREATE TABLE scored (owner TEXT, id TEXT, tag TEXT, revision INTEGER, scores BLOB NOT NULL,"
-    " PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
-)
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
-_KIND = SchemaVersion(
-    0x42617367,  # "Basg"
-    4,
-    "graphs",
-    (*_TABLES, *_ALERT_TABLES, *_WATCH_TABLES, *_SCORED_TABLE),
-    {
-        1: (*_ALERT_TABLES, *_WATCH_TABLES, *_SCORED_TABLE),
-        2: (*_WATCH_TABLES, *_SCORED_TABLE),
-        3: _SCORED_TABLE,
-    },
-)
 _MAX_REVISION = 2**63 - 1  # what SQLite has as an integer
 _OF_GRAPH = ("updates", "bases", "pending", "scored", "alerts", "webhooks", "changed", "above")
+_OF_PLACE = "WHERE owner = ? AND id = ?"
 _HERE = "WHERE owner = ? AND id = ? AND tag = ?"
+_MAX_REPORTED = 1024
+_NODE_IDS = TypeAdapter(list[NodeId] | None)
+_SCORES = TypeAdapter(list[tuple[str, str | None]])
 
 
 @final
@@ -87,8 +61,9 @@ class SqliteGraphLog(GraphLog):
     is_shared = False
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _KIND)
+        self._database = Database(path, GRAPHS)
         self._db: sqlite3.Connection | None = None  # within a batch
+        self._reported = set[str]()
 
     def open(self) -> None:
         self._database.open()
@@ -104,9 +79,56 @@ class SqliteGraphLog(GraphLog):
             finally:
                 self._db = None
 
-    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
-        rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
-        return {id: GraphMetadata.from_json(head) for id, head in rows}
+    def add_restore(
+        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+    ) -> None: ...  # it loses nothing
+
+    def count(self, event: Literal["failures", "restored", "lost"], number: int = 1) -> None: ...
+
+    def find_ended(self, tags: Sequence[str]) -> set[str]:
+        return set()
+
+    def note_ended(self, tags: Sequence[str]) -> None: ...
+
+    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None: ...
+
+    def report_damaged(self, key: str, reason: str) -> None:
+        if key not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add(key)
+            structlog.get_logger().error("damaged in the graph store", key=key, reason=reason)
+
+    def list_metadata(self, owner: str) -> GraphList:
+        heads, damaged = self._list_heads(owner)
+        for id in damaged:
+            self.report_damaged(f"{owner}/{id}", "metadata that no server wrote")
+        for id, head in list(heads.items()):
+            if not head.digest and (migrated := self.read_head(GraphKey(owner, id))) is not None:
+                heads[id] = migrated
+        return GraphList.from_heads(heads, damaged)
+
+    def read_head(self, place: GraphKey) -> GraphMetadata | None:
+        rows = self._ask(f"SELECT head FROM heads {_OF_PLACE}", [*place])
+        if not rows:
+            return None
+        try:
+            head = GraphMetadata.from_bytes(rows[0][0])
+        except DamagedValueError as error:
+            raise self.make_damage(place, str(error)) from error
+        if not head.digest:  # of an earlier version
+            contents = self._read_contents(place, head).migrate()
+            head = contents.metadata
+            if damage := contents.find_damage(head.since, head.base_digest):
+                raise self.make_damage(place, damage)
+            self._set(place, head)
+        return head
+
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
+        if (head := self.read_head(place)) is None:
+            return None
+        contents = self._read_contents(place, head)
+        if damage := contents.find_damage(head.since, head.base_digest):
+            raise self.make_damage(place, damage)
+        return contents
 
     def put(
         self,
@@ -115,14 +137,17 @@ class SqliteGraphLog(GraphLog):
         base: bytes,
         room: GraphLimits,
         webhook: str | None = None,
-    ) -> tuple[WriteResult, int]:
-        heads = self.list_metadata(place.owner)
+    ) -> tuple[WriteResult, GraphMetadata, GraphMetadata | None]:
+        heads, _ = self._list_heads(place.owner)
         before = heads.get(place.id)
         revision = 1 if before is None else before.revision + 1
-        found = check_limits(heads, place, head, room)
-        if found is WriteResult.DONE:
+        digest = begin_digest(head.tag, head.snapshot)
+        versions = {"revision": revision, "since": revision}
+        stored = replace(head, **versions, digest=digest, base_digest=digest)
+        outcome = check_limits(heads, place, stored, room)
+        if outcome is WriteResult.DONE:
             self.delete(place)
-            self._set(place, replace(head, revision=revision, since=revision))
+            self._set(place, stored)
             self._ask("INSERT INTO bases VALUES (?, ?, ?)", [*place, base])
             if webhook is not None:
                 self._ask(
@@ -130,7 +155,7 @@ class SqliteGraphLog(GraphLog):
                 )
             if head.watch is not None:
                 self._add_changed(WatchedGraph(place, head.tag), ChangedNodes(revision, None))
-        return found, revision
+        return outcome, stored, before
 
     def append(
         self,
@@ -139,56 +164,67 @@ class SqliteGraphLog(GraphLog):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
-        pending: list[NodeId] | None = None,
-        touched: TouchedNodes | None = None,
+        to_score: ToScore,
     ) -> WriteResult:
-        found = check_limits(self.list_metadata(place.owner), place, after, room)
-        if found is WriteResult.DONE:
+        outcome = check_limits(self._list_heads(place.owner)[0], place, after, room)
+        if outcome is WriteResult.DONE:
             self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
             self._set(place, after)
-            if pending:
-                row = [*place, after.tag, after.revision, orjson.dumps(pending), time.time()]
+            if to_score.pending:
+                ids = orjson.dumps(list(to_score.pending))
+                row = [*place, after.tag, after.revision, ids, time.time()]
                 self._ask("INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", row)
-            if touched is not None:
+            if (touched := to_score.touched) is not None:
                 graph, node_ids = WatchedGraph(place, after.tag), touched.node_ids + touched.deleted
                 self._add_changed(graph, ChangedNodes(after.revision, node_ids))
                 self._forget(graph, touched.deleted)
-        return found
+        return outcome
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         if len(base) > _MAX_BASE:
             return False
-        self._ask("UPDATE bases SET base = ? WHERE owner = ? AND id = ?", [base, *place])
-        old = "DELETE FROM updates WHERE owner = ? AND id = ? AND revision <= ?"
-        self._ask(old, [*place, head.revision])
-        self._set(place, replace(head, since=head.revision))
+        self._ask(f"UPDATE bases SET base = ? {_OF_PLACE}", [base, *place])
+        self._ask(f"DELETE FROM updates {_OF_PLACE} AND revision <= ?", [*place, head.revision])
+        self._set(place, head)
         return True
 
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
-        here = "WHERE owner = ? AND id = ?"
-        heads = self._ask(f"SELECT head FROM heads {here}", [*place])
-        if not heads:
-            return None
-        ((base,),) = self._ask(f"SELECT base FROM bases {here}", [*place])
-        updates = self._ask(f"SELECT made FROM updates {here} ORDER BY revision", [*place])
-        return LogContents(
-            GraphMetadata.from_json(heads[0][0]), base, [made for (made,) in updates]
-        )
+    def restore(
+        self, place: GraphKey, now: GraphMetadata | None, graph: RestoredGraph, is_damaged: bool
+    ) -> bool:
+        if graph.snapshot_file is None or len(graph.snapshot_file) > _MAX_BASE:
+            return False
+        self._ask(f"DELETE FROM updates {_OF_PLACE}", [*place])
+        self._ask("INSERT OR REPLACE INTO bases VALUES (?, ?, ?)", [*place, graph.snapshot_file])
+        self._set(place, graph.head)
+        return True
 
-    def delete(self, place: GraphKey) -> bool:
+    def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
         for table in _OF_GRAPH:
-            self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
-        statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
-        return bool(self._ask(statement, [*place]))
+            self._ask(f"DELETE FROM {table} {_OF_PLACE}", [*place])
+        rows = self._ask(f"DELETE FROM heads {_OF_PLACE} RETURNING head", [*place])
+        try:
+            return GraphMetadata.from_bytes(rows[0][0]).tag if rows else None
+        except DamagedValueError:
+            return ""
+
+    def score_all(self, place: GraphKey, head: GraphMetadata) -> None:
+        self._add_changed(WatchedGraph(place, head.tag), ChangedNodes(head.revision, None))
 
     def list_all_pending(self) -> list[PendingScore]:
         names = "owner, id, tag, revision, node_ids, at"
-        return [
-            PendingScore(GraphKey(owner, id), tag, revision, orjson.loads(node_ids), at)
-            for owner, id, tag, revision, node_ids, at in self._ask(
-                f"SELECT {names} FROM pending ORDER BY at", []
-            )
-        ]
+        pending = list[PendingScore]()
+        for owner, id, tag, revision, raw, at in self._ask(
+            f"SELECT {names} FROM pending ORDER BY at", []
+        ):
+            each = PendingScore(GraphKey(owner, id), tag, revision, [], at)
+            try:
+                node_ids = _NODE_IDS.validate_json(raw) or []
+            except ValueError:
+                self.report_damaged(f"{owner}/{id}", "ids of transactions that wait")
+                self._end_pending(each)
+            else:
+                pending.append(replace(each, node_ids=node_ids))
+        return pending
 
     def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
         if not self._end_pending(pending):
@@ -212,13 +248,20 @@ class SqliteGraphLog(GraphLog):
         self._ask(f"DELETE FROM scored {before}", bounds)
         alerts = list[bytes]()
         for (text,) in rows:
-            for account, alert in orjson.loads(text):
+            for account, alert in self._read_scores(graph, text):
                 if alert is None:
                     self._forget(graph, [account])
                 elif self._note_above(graph, account):
                     alerts.append(alert.encode())
         self._add_alerts(graph, alerts)
         return len(alerts)
+
+    def _read_scores(self, graph: WatchedGraph, raw: bytes) -> list[tuple[str, str | None]]:
+        try:
+            return _SCORES.validate_json(raw)
+        except ValueError:
+            self.report_damaged("/".join(graph.place), "scores of accounts")
+            return []
 
     def read_alerts(
         self, place: GraphKey, tag: str, after: int, limit: int
@@ -249,25 +292,38 @@ class SqliteGraphLog(GraphLog):
         rows = self._ask("SELECT DISTINCT owner, id, tag FROM changed", [])
         return [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in rows]
 
-    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+    def read_changed(
+        self, graph: WatchedGraph, after: int, known: Collection[ChangeKey] = ()
+    ) -> list[ChangedNodes]:
         rows = self._ask(
             f"SELECT revision, node_ids FROM changed {_HERE} AND revision > ? ORDER BY revision",
             [*graph.place, graph.tag, after],
         )
-        return [ChangedNodes(revision, orjson.loads(node_ids)) for revision, node_ids in rows]
+        return [
+            ChangedNodes(revision, self._read_ids(graph, raw))
+            for revision, raw in rows
+            if ChangeKey(revision, "") not in known
+        ]
+
+    def _read_ids(self, graph: WatchedGraph, raw: bytes) -> list[NodeId] | None:
+        try:
+            return _NODE_IDS.validate_json(raw)
+        except ValueError:
+            self.report_damaged("/".join(graph.place), "ids of changed nodes: all are scored")
+            return None
 
     def record_scores(self, scored: ScoredNodes) -> int | None:
         graph = scored.graph
-        heads = self._ask("SELECT head FROM heads WHERE owner = ? AND id = ?", [*graph.place])
-        if not heads or GraphMetadata.from_json(heads[0][0]).tag != graph.tag:
+        head = self._list_heads(graph.place.owner)[0].get(graph.place.id)
+        if head is None or head.tag != graph.tag:
             return None
         scored = scored.without(self.read_changed(graph, scored.revision))
         above = scored.above.items()
         alerts = [alert for node_id, alert in above if self._note_above(graph, node_id)]
         self._forget(graph, scored.below)
         self._add_alerts(graph, alerts)
-        for revision in scored.finished:
-            row = [*graph.place, graph.tag, revision]
+        for key in scored.finished:
+            row = [*graph.place, graph.tag, key.revision]
             self._ask(f"DELETE FROM changed {_HERE} AND revision = ?", row)
         return len(alerts)
 
@@ -278,7 +334,7 @@ class SqliteGraphLog(GraphLog):
 
     def _add_changed(self, graph: WatchedGraph, changed: ChangedNodes) -> None:
         row = [*graph.place, graph.tag, changed.revision, orjson.dumps(changed.node_ids)]
-        self._ask("INSERT INTO changed VALUES (?, ?, ?, ?, ?)", row)
+        self._ask("INSERT OR REPLACE INTO changed VALUES (?, ?, ?, ?, ?)", row)
 
     def _note_above(self, graph: WatchedGraph, node_id: NodeId) -> bool:
         """Note that a node is above the threshold; return whether it was not before."""
@@ -301,8 +357,25 @@ class SqliteGraphLog(GraphLog):
         oldest = (last or 0) + len(alerts) - KEPT_ALERTS
         self._ask(f"DELETE FROM alerts {_HERE} AND number <= ?", [*of_graph, oldest])
 
+    def _list_heads(self, owner: str) -> tuple[dict[str, GraphMetadata], list[str]]:
+        """Return the graphs of an owner by id, and the ids of those that are damaged."""
+        heads, damaged = dict[str, GraphMetadata](), list[str]()
+        rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
+        for id, raw in rows:
+            try:
+                heads[id] = GraphMetadata.from_bytes(raw)
+            except DamagedValueError:
+                damaged.append(id)
+        return heads, damaged
+
+    def _read_contents(self, place: GraphKey, head: GraphMetadata) -> LogContents:
+        bases = self._ask(f"SELECT base FROM bases {_OF_PLACE}", [*place])
+        updates = self._ask(f"SELECT made FROM updates {_OF_PLACE} ORDER BY revision", [*place])
+        base = bases[0][0] if bases else b""
+        return LogContents(head, base, [made for (made,) in updates])
+
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
-        self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])
+        self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_bytes()])
 
     def _ask(self, statement: str, values: Sequence[object]) -> list[tuple]:
         if self._db is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from models.inputs.transactions import TransactionRecipe
+from service.validation.ids import NodeId
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,30 @@ class StoredChange(Protocol):
     def num_edges(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class TouchedNodes:
+    """Nodes whose features or edges an update changes, and nodes that it deletes."""
+
+    node_ids: list[NodeId]
+    deleted: list[NodeId]
+
+
+@dataclass(frozen=True)
+class ToScore:
+    """What of an update is to be scored: `pending` transactions, or what depends on the `touched`
+    nodes of a watched graph."""
+
+    pending: Sequence[NodeId] = ()
+    touched: TouchedNodes | None = None
+
+
 class StoredGraph(ABC):
     """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
-    or after."""
+    or after. `revision` and `digest` (see `digests`) change together."""
 
     schema: Schema
     revision: int
+    digest: str = ""
     num_edges: int
 
     @property
@@ -72,9 +92,15 @@ class StoredGraph(ABC):
         """
 
     @abstractmethod
-    def commit(self, change: Any, revision: int) -> None:
-        """Apply a planned change."""
+    def list_to_score(self, change: Any) -> ToScore:
+        """Return what of a planned change is to be scored."""
 
     @abstractmethod
-    def apply_logged(self, text: bytes) -> None:
-        """Apply an update that was logged as `StoredUpdate.to_json`."""
+    def commit(self, change: Any, revision: int, digest: str = "") -> None:
+        """Apply a planned change, which makes this revision; its digest is blank where no log has
+        the graph."""
+
+    @abstractmethod
+    def apply_logged(self, text: bytes) -> ToScore:
+        """Apply an update that was logged as `StoredUpdate.to_json`; return what of it was to be
+        scored."""

@@ -21,6 +21,7 @@ from models.inputs.transactions import (
     list_states,
 )
 from service.errors import pointer
+from service.storage.graphs.digests import extend_digest
 from service.storage.graphs.new_transactions import (
     NewLabels,
     NewTransactions,
@@ -31,7 +32,7 @@ from service.storage.graphs.new_transactions import (
     parse_update,
 )
 from service.storage.graphs.sent_rows import SentRows
-from service.storage.graphs.stored_graph import StoredGraph
+from service.storage.graphs.stored_graph import StoredGraph, ToScore
 from service.validation.arrays import (
     PointerFn,
     make_graph_problem_at,
@@ -131,7 +132,9 @@ class TransactionGraph(StoredGraph):
         forgotten = float(self._history.times[expired - 1]) if expired else self._forgotten
         rows = self._export(np.arange(expired, self.num_nodes))
         labels = self._history.list_labels().without_rows(expired)
-        return TransactionGraph(self.settings, rows, forgotten, self.revision, labels)
+        graph = TransactionGraph(self.settings, rows, forgotten, self.revision, labels)
+        graph.digest = self.digest
+        return graph
 
     def plan(self, update: NewTransactions | NewLabels) -> Addition | Labelling | None:
         if isinstance(update, NewLabels):
@@ -240,16 +243,21 @@ class TransactionGraph(StoredGraph):
         pairs = set(zip(known.row.tolist(), known.label.tolist(), strict=True))
         return np.array([pair in pairs for pair in zip(rows, labels.tolist(), strict=True)])
 
-    def commit(self, change: Addition | Labelling, revision: int) -> None:
+    def list_to_score(self, change: Addition | Labelling) -> ToScore:
+        if isinstance(change, Addition) and change.update.is_scored:
+            return ToScore(change.update.node_ids)
+        return ToScore()
+
+    def commit(self, change: Addition | Labelling, revision: int, digest: str = "") -> None:
         with self._lock:
             if isinstance(change, Labelling):
                 self._sent.labels[change.rows] = change.update.labels
                 self._history.add_labels(change.rows, change.update.labels)
             else:
                 self._append(change.update)
-            self.revision = revision
+            self.revision, self.digest = revision, digest
 
-    def apply_logged(self, text: bytes) -> None:
+    def apply_logged(self, text: bytes) -> ToScore:
         update = parse_update(text)
         if isinstance(update, NewLabels):
             # Another server may have logged it that had not forgotten such a row yet.
@@ -258,7 +266,8 @@ class TransactionGraph(StoredGraph):
             change = Labelling(NewLabels(update.node_ids, labels), here, self.num_nodes)
         else:
             change = Addition(update, self.num_nodes + len(update.node_ids))
-        self.commit(change, self.revision + 1)
+        self.commit(change, self.revision + 1, extend_digest(self.digest, text))
+        return self.list_to_score(change)
 
     def find_row_targets(self, row_ids: Sequence[NodeId], at: PointerFn) -> Targets:
         """Return what is scored of some transactions: these, or the accounts that each touches.
@@ -275,10 +284,11 @@ class TransactionGraph(StoredGraph):
             self._require_stored(rows, at, _UNKNOWN_ROW)
             self._require_whole(rows, at, "this one")
             if recipe.scores == "transactions":
-                return Targets(rows, list(row_ids), list(row_ids))
+                return Targets(rows, list(row_ids), list(row_ids), self.revision, self.digest)
             states, places, accounts = list_states(rows, self._export(rows).rows, recipe)
             of_rows = [row_ids[place] for place in places.tolist()]
-            return Targets(states, list[NodeId](accounts), of_rows)
+            ids = list[NodeId](accounts)
+            return Targets(states, ids, of_rows, self.revision, self.digest)
 
     def find_targets(self, node_ids: Sequence[NodeId], at: PointerFn) -> Targets:
         """Return the targets of these ids: transactions, or accounts as of the last row of each.
@@ -298,7 +308,8 @@ class TransactionGraph(StoredGraph):
             self._require_stored(rows, at, _UNKNOWN_ACCOUNT)
             self._require_whole(rows, at, "the last one of this account")
             row_ids = [self._sent.node_ids[row] for row in rows.tolist()]
-            return Targets(states, [str(account) for account in node_ids], row_ids)
+            ids = [str(account) for account in node_ids]
+            return Targets(states, list[NodeId](ids), row_ids, self.revision, self.digest)
 
     def build_neighborhoods(
         self, targets: Targets, max_nodes: int, at: PointerFn

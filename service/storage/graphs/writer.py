@@ -69,6 +69,14 @@ class GroupCommitWriter:
                 "after 1 s."
             )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        return self._put(work)
+
+    def run_next(self, work: Callable[[], T]) -> T | None:
+        """Run `work` after what waits, however much that is, and wait for it; None if the server is
+        shutting down."""
+        return None if self._closed else self._put(work).result()
+
+    def _put(self, work: Callable[[], T]) -> Future[T]:
         future = Future[T]()
         self._waiting.put((work, future))
         return future

@@ -19,7 +19,7 @@ from service.storage.graphs import (
     TransactionGraph,
 )
 from tests.service.storage.graphs.test_transaction_graph import AT, RECIPE, ROOM, make_rows
-from tests.support.graph_stores import in_redis, in_sqlite, play
+from tests.support.graph_stores import in_redis, in_sqlite, make_alert, play
 
 ACCOUNT_RECIPE = TransactionRecipe.model_validate(RECIPE.model_dump() | {"scores": "accounts"})
 SETTINGS = StreamSettings("model", ACCOUNT_RECIPE, None, ACCOUNT_RECIPE.reach)
@@ -48,7 +48,7 @@ def draw_scores(rng: np.random.Generator, revision: int) -> list[AccountScore]:
     """Scores of some of five accounts, with one twice."""
     scores = list[AccountScore]()
     for number, account in enumerate(rng.integers(5, size=4).tolist()):
-        alert = f'"ä{account} {revision}.{number}"'.encode() if rng.random() < 0.5 else None
+        alert = make_alert(f"ä{account} {revision}.{number}") if rng.random() < 0.5 else None
         scores.append(AccountScore(f"ä{account}", alert))
     return scores
 
@@ -106,12 +106,17 @@ def test_what_can_never_be_scored_holds_nothing_up(opened):
                 await add(store, rows.take(np.array([row]))) for row in range(3)
             ]
             watch = store.alerts.watch("g")
-            assert await store.alerts.record_accounts(third, [AccountScore("a", b"3")]) == 0
-            assert await store.alerts.record_accounts(second, [AccountScore("a", b"2")]) == 0
+            assert (
+                await store.alerts.record_accounts(third, [AccountScore("a", make_alert("3"))]) == 0
+            )
+            assert (
+                await store.alerts.record_accounts(second, [AccountScore("a", make_alert("2"))])
+                == 0
+            )
             assert not watch.is_set()
             assert await store.alerts.record_accounts(first, []) == 1
             assert watch.is_set()
-            assert await store.alerts.read("g", first.tag, 0, 10) == [(1, b"2")]
+            assert await store.alerts.read("g", first.tag, 0, 10) == [(1, make_alert("2"))]
 
     play(work)
 
@@ -124,17 +129,29 @@ def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
         async with opened() as store:
             await put(store)
             olds = [await add(store, rows.take(np.array([row]))) for row in range(3)]
-            assert await store.alerts.record_accounts(olds[0], [AccountScore("a", b"1")]) == 1
-            assert await store.alerts.record_accounts(olds[2], [AccountScore("b", b"3")]) == 0
+            assert (
+                await store.alerts.record_accounts(olds[0], [AccountScore("a", make_alert("1"))])
+                == 1
+            )
+            assert (
+                await store.alerts.record_accounts(olds[2], [AccountScore("b", make_alert("3"))])
+                == 0
+            )
             if deleted:
                 await store.delete("g")
             await put(store)
-            assert await store.alerts.record_accounts(olds[1], [AccountScore("c", b"2")]) is None
+            assert (
+                await store.alerts.record_accounts(olds[1], [AccountScore("c", make_alert("2"))])
+                is None
+            )
             new = await add(store, rows)
-            scores = [AccountScore("a", b"new a"), AccountScore("b", b"new b")]
+            scores = [
+                AccountScore("a", make_alert("new a")),
+                AccountScore("b", make_alert("new b")),
+            ]
             assert await store.alerts.record_accounts(new, scores) == 2
             alerts = await store.alerts.read("g", new.tag, 0, 10)
-            assert alerts == [(1, b"new a"), (2, b"new b")]
+            assert alerts == [(1, make_alert("new a")), (2, make_alert("new b"))]
 
     play(work)
 

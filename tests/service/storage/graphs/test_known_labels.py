@@ -44,7 +44,7 @@ def features(graph: TransactionGraph, names: list[str]) -> np.ndarray:
 
 
 def test_labels_last_and_no_feature_changes(opened, monkeypatch) -> None:
-    monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 2000)
+    monkeypatch.setattr("service.storage.graphs.graph_cache._LOG_BYTES", 2000)
     rows = make_labelled()
 
     async def work() -> None:

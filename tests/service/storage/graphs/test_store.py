@@ -49,7 +49,7 @@ def test_what_is_stored_and_changed_is_there_after_a_restart(opened):
 
 
 def test_many_changes_are_written_as_a_base(opened, monkeypatch):
-    monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 200)
+    monkeypatch.setattr("service.storage.graphs.graph_cache._LOG_BYTES", 200)
 
     async def work():
         async with opened() as store:
@@ -68,7 +68,7 @@ def test_many_changes_are_written_as_a_base(opened, monkeypatch):
 
 def test_an_edge_that_goes_and_comes_again_is_no_change(opened, monkeypatch):
     """Whatever order edges lie in: in memory, in a base, on another server."""
-    monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 0)
+    monkeypatch.setattr("service.storage.graphs.graph_cache._LOG_BYTES", 0)
 
     async def work():
         async with opened() as store:
@@ -144,7 +144,7 @@ def test_a_graph_that_replaces_another_goes_on_counting(opened):
             assert (new, head.revision, head.num_nodes) == (False, 3, 7)
             assert listed(await store.get("g")) == listed(ring(7))
             await store.delete("g")
-            assert await store.list_metadata() == {}
+            assert (await store.list_metadata()).graphs == {}
             for ask in (
                 store.get("g"),
                 store.get_metadata("g"),
@@ -168,7 +168,7 @@ def test_owners_have_their_own(opened):
             assert (await one.get_metadata("g")).num_nodes == 5
             await two.delete("g")
             assert (await one.get("g")).num_nodes == 5
-            assert await store.list_metadata() == {}
+            assert (await store.list_metadata()).graphs == {}
 
     play(work)
 

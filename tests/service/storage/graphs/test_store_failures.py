@@ -50,7 +50,7 @@ def test_two_servers_see_each_others_changes(redis_server):
 
 
 def test_two_servers_write_bases_past_each_other(redis_server, monkeypatch):
-    monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 100)
+    monkeypatch.setattr("service.storage.graphs.graph_cache._LOG_BYTES", 100)
     server = redis_server()
 
     async def work():
@@ -83,7 +83,7 @@ def test_while_redis_is_away_graphs_are_read_as_they_were(redis_server):
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await refused
             server.start()
-            store._log._redis.is_available = True  # as its watch finds, which runs in a server
+            await store._log._redis.probe()  # as a server does each second
             assert (await update(store, "g", node(5))).revision == 2
 
     play(work)

@@ -17,7 +17,7 @@ from service.storage.graphs import GraphLimits, NewTransactions, StreamSettings,
 from service.storage.graphs.base import GraphKey
 from service.storage.sqlite import StoreError
 from service.validation.arrays import pointer_builder
-from tests.support.graph_stores import in_redis, in_sqlite, play, ring
+from tests.support.graph_stores import in_redis, in_sqlite, make_alert, play, ring
 
 ROOM = GraphLimits(max_graphs=3, max_nodes=5000, max_edges=10)
 AT = pointer_builder("transactions")
@@ -84,7 +84,7 @@ def neighborhoods(graph: TransactionGraph, rows: NewTransactions):
 
 
 def test_what_is_added_is_there_after_a_restart(opened, monkeypatch):
-    monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 2000)
+    monkeypatch.setattr("service.storage.graphs.graph_cache._LOG_BYTES", 2000)
     rows = make_rows(200)
 
     async def work():
@@ -177,23 +177,26 @@ def test_alerts_are_recorded_once_with_numbers(opened):
             [pending] = await store.alerts.list_all_pending()
             assert (pending.place, pending.revision) == (PLACE, first.head.revision)
             assert pending.node_ids == first.new
-            assert await store.alerts.record(pending, [b"1", b"2"])
+            assert await store.alerts.record(pending, [make_alert("1"), make_alert("2")])
             assert raised.is_set()
-            assert not await store.alerts.record(pending, [b"1", b"2"])
+            assert not await store.alerts.record(pending, [make_alert("1"), make_alert("2")])
             assert await store.alerts.list_all_pending() == []
             again = await store.add_transactions("g", SETTINGS.schema, rows)
             assert (again.new, again.pending) == ([], [])
         tag = first.head.tag
         async with opened() as store:
-            assert await store.alerts.read("g", tag, 0, 10) == [(1, b"1"), (2, b"2")]
-            assert await store.alerts.read("g", tag, 1, 10) == [(2, b"2")]
-            assert await store.alerts.read("g", tag, 0, 1) == [(1, b"1")]
+            assert await store.alerts.read("g", tag, 0, 10) == [
+                (1, make_alert("1")),
+                (2, make_alert("2")),
+            ]
+            assert await store.alerts.read("g", tag, 1, 10) == [(2, make_alert("2"))]
+            assert await store.alerts.read("g", tag, 0, 1) == [(1, make_alert("1"))]
             sent = rows.sent + 40
             ids = [f"u{i}" for i in range(40)]
             later = NewTransactions(ids, replace(rows.rows, time=sent), sent)
             [pending] = (await store.add_transactions("g", SETTINGS.schema, later)).pending
-            assert await store.alerts.record(pending, [b"3"])
-            assert await store.alerts.read("g", tag, 2, 10) == [(3, b"3")]
+            assert await store.alerts.record(pending, [make_alert("3")])
+            assert await store.alerts.read("g", tag, 2, 10) == [(3, make_alert("3"))]
 
     play(work)
 
@@ -207,7 +210,7 @@ def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
             await put(store, hook)
             before = await store.add_transactions("g", SETTINGS.schema, rows)
             [pending] = before.pending
-            assert await store.alerts.record(pending, [b"1"])
+            assert await store.alerts.record(pending, [make_alert("1")])
             [first] = await store.alerts.list_all_webhooks()
             assert (first.place, first.url, first.delivered) == (PLACE, hook.webhook, 0)
             other = NewTransactions([f"v{i}" for i in range(40)], rows.rows, rows.sent + 40)
@@ -222,8 +225,8 @@ def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
             assert await store.alerts.read("g", after.head.tag, 0, 10) == []
             assert await store.alerts.read("g", before.head.tag, 0, 10) == []
             for old in again.pending:  # of a request that was slow
-                assert not await store.alerts.record(old, [b"old"])
-            assert await store.alerts.record(later, [b"new"])
+                assert not await store.alerts.record(old, [make_alert("old")])
+            assert await store.alerts.record(later, [make_alert("new")])
             await store.alerts.mark_delivered(first, 1)
             [second] = await store.alerts.list_all_webhooks()
             assert (second.tag, second.delivered) == (after.head.tag, 0)
@@ -299,7 +302,7 @@ def test_a_file_of_a_version_before_is_opened(tmp_path, version):
 
 
 def test_the_oldest_alerts_are_dropped(opened, monkeypatch):
-    for module in ("sqlite", "redis"):
+    for module in ("sqlite", "redis_alerts"):
         monkeypatch.setattr(f"service.storage.graphs.{module}.KEPT_ALERTS", 3)
     rows = make_rows(40)
 
@@ -309,9 +312,9 @@ def test_the_oldest_alerts_are_dropped(opened, monkeypatch):
             for i in range(10):
                 row = rows.take(np.arange(4 * i, 4 * i + 4))
                 added = await store.add_transactions("g", SETTINGS.schema, row)
-                assert await store.alerts.record(added.pending[0], [b"%d" % i])
+                assert await store.alerts.record(added.pending[0], [make_alert(str(i))])
             left = await store.alerts.read("g", added.head.tag, 0, 10)
-            assert left == [(8, b"7"), (9, b"8"), (10, b"9")]
+            assert left == [(8, make_alert("7")), (9, make_alert("8")), (10, make_alert("9"))]
 
     play(work)
 
@@ -352,7 +355,7 @@ def test_servers_add_to_one_graph(redis_server):
                 for i in range(begin, 200, 2):  # late ones too
                     row = rows.take(np.array([i]))
                     added = await store.add_transactions("g", SETTINGS.schema, row)
-                    await store.alerts.record(added.pending[0], [rows.node_ids[i].encode()])
+                    await store.alerts.record(added.pending[0], [make_alert(rows.node_ids[i])])
 
             await asyncio.gather(send(one, 0), send(two, 1))
             graphs = [await store.get_transactions("g") for store in (one, two)]
@@ -361,7 +364,7 @@ def test_servers_add_to_one_graph(redis_server):
                 np.testing.assert_array_equal(a, b)
             alerts = await one.alerts.read("g", (await one.get_metadata("g")).tag, 0, 1000)
             assert [number for number, _ in alerts] == list(range(1, 201))
-            assert {alert.decode() for _, alert in alerts} == set(rows.node_ids)
+            assert {alert for _, alert in alerts} == set(map(make_alert, rows.node_ids))
 
     play(work)
 

@@ -17,7 +17,7 @@ from service.storage.graphs import (
     WatchedGraph,
     WatchSettings,
 )
-from service.storage.graphs.base import ChangedNodes, GraphKey
+from service.storage.graphs.base import GraphKey
 from service.validation.ids import NodeId
 from tests.support.graph_stores import (
     NONE,
@@ -25,6 +25,7 @@ from tests.support.graph_stores import (
     SCHEMA,
     in_redis,
     in_sqlite,
+    make_alert,
     node,
     play,
     put,
@@ -56,8 +57,10 @@ async def record(
     below: Sequence[NodeId] = (),
     finished: Sequence[int] = (),
 ) -> int | None:
-    alerts = {node_id: f"{node_id} at {revision}".encode() for node_id in above}
-    return await store.alerts.record_scores(ScoredNodes(graph, revision, alerts, below, finished))
+    alerts = {node_id: make_alert(f"{node_id} at {revision}") for node_id in above}
+    changes = await store.alerts.read_changed(graph)
+    keys = [each.key for each in changes if each.revision in finished]
+    return await store.alerts.record_scores(ScoredNodes(graph, revision, alerts, below, keys))
 
 
 async def read(store: GraphStore, graph: WatchedGraph) -> list[bytes]:
@@ -86,12 +89,13 @@ def test_what_changes_is_to_be_scored_until_it_is(opened):
             assert (await store.get_nodes_and_edges("g")).watch == WATCH
             graph = await claim(store)
             assert graph.place == GraphKey("", "g")
-            changes = await store.alerts.read_changed(graph, 0)
+            changes = await store.alerts.read_changed(graph)
             assert [
                 (each.revision, each.node_ids and sorted(map(int, each.node_ids)))
                 for each in changes
             ] == [(1, None), (2, [0, 20]), (3, [2, 3, 4, 5, 6])]
-            assert await store.alerts.read_changed(graph, 2) == changes[2:]
+            known = {each.key for each in changes[:2]}
+            assert await store.alerts.read_changed(graph, known) == changes[2:]
             head = await store.get_metadata("g")
             assert await store.alerts.find_scored_revision("g", head) == 0
             assert await record(store, graph, 3, [1], [2], [1]) == 1
@@ -119,11 +123,11 @@ def test_a_node_raises_another_alert_once_it_was_below(opened):
             assert await record(store, graph, 1, [4], [1]) == 0
             assert await record(store, graph, 1, [1, 2]) == 1
             assert await read(store, graph) == [
-                b"1 at 1",
-                b"2 at 1",
-                b"3 at 1",
-                b"4 at 1",
-                b"1 at 1",
+                make_alert("1 at 1"),
+                make_alert("2 at 1"),
+                make_alert("3 at 1"),
+                make_alert("4 at 1"),
+                make_alert("1 at 1"),
             ]
 
     play(work)
@@ -143,8 +147,13 @@ def test_a_deleted_node_is_forgotten_and_so_is_its_score(opened):
             assert await record(store, graph, 1, [5], [7]) == 1
             assert await record(store, graph, 4, [1, 2, 7], [], [1, 2, 3, 4]) == 3
             assert await read(store, graph) == [
-                *(b"1 at 1", b"2 at 1", b"7 at 1", b"5 at 1"),
-                *(b"1 at 4", b"2 at 4", b"7 at 4"),
+                *(
+                    make_alert("1 at 1"),
+                    make_alert("2 at 1"),
+                    make_alert("7 at 1"),
+                    make_alert("5 at 1"),
+                ),
+                *(make_alert("1 at 4"), make_alert("2 at 4"), make_alert("7 at 4")),
             ]
 
     play(work)
@@ -165,9 +174,10 @@ def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
             assert other.tag != graph.tag
             assert await record(store, graph, 1, [2], [], [1]) is None
             assert await record(store, other, 2, [1]) == 1
-            assert await read(store, other) == [b"1 at 2"]
+            assert await read(store, other) == [make_alert("1 at 2")]
             revision = 1 if deleted else 2
-            assert await store.alerts.read_changed(other, 0) == [ChangedNodes(revision, None)]
+            [change] = await store.alerts.read_changed(other)
+            assert (change.revision, change.node_ids) == (revision, None)
             await put(store, "g", ring(5))
             assert await store.alerts.list_changed_graphs() == []
             assert await record(store, other, 2, [1]) is None

@@ -29,6 +29,7 @@ from service.registry.handles import Classifier
 from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
+from service.shares import Shares
 from service.storage.backends import StorageBackends
 from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
@@ -72,6 +73,7 @@ class AppContext:
     idempotency_keys: IdempotencyKeys
     api_keys: ApiKeyStore | None
     usage_limits: UsageLimits
+    open_requests: Shares
     redis: RedisClient | None  # to Redis
     traces: TraceExporter | None
     large_json: LargeJsonParser = field(default_factory=LargeJsonParser)
@@ -127,6 +129,7 @@ class AppContext:
             idempotency_keys=IdempotencyKeys(settings.keep_jobs_s),
             api_keys=ApiKeyStore(settings.keys, metrics.key_faults.inc) if settings.keys else None,
             usage_limits=UsageLimits(storage.limiter, metrics),
+            open_requests=Shares(max(settings.max_connections // 2, 1)),
             redis=storage.redis,
             traces=traces,
             alert_streams=OpenStreams(settings.max_alert_streams),

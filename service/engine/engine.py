@@ -95,6 +95,7 @@ class Engine:
         deadline_s: float = math.inf,
         is_job: bool = False,
         progress: Progress | None = None,
+        key: str = "",
     ) -> Outcome[T]:
         """Run `work` and wait for its result. Cancelling the wait cancels the work.
 
@@ -103,22 +104,25 @@ class Engine:
                 refused; jobs never are.
             is_job: no client waits for it, so it gets a smaller share of the machine.
             progress: counts its steps.
+            key: name of the API key that it is for. Keys have equal shares of the machine, so their
+                requests never step together.
 
         Raises:
             Problem: `queue-full`, for the model or because the deadline would be missed.
         """
         weight = _JOB_WEIGHT if is_job else 1.0
         self.admission.require_turn(workload.flow, is_job, weight, workload.cost, deadline_s)
-        flow = workload.flow, is_job  # the jobs of a model take turns with its other requests
+        # The jobs of a model take turns with its other requests.
+        flow = workload.flow, is_job, key
         progress = progress or Progress()
-        with self._load.track(flow, weight, workload.cost) as set_duration:
+        with self._load.track(flow[:2], weight, workload.cost) as set_duration:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
-                result = await self._run_batched(workload.batchable, flow, weight, progress)
+                result = await self._run_batched(workload.batchable, flow, weight, progress, key)
             if result is None:
                 task = self._scheduler.submit(
-                    work, flow, weight, workload.is_isolated, progress, workload.size
+                    work, flow, weight, workload.is_isolated, progress, workload.size, key
                 )
                 value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
                 result = value, task.ran_s
@@ -128,7 +132,12 @@ class Engine:
         return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
-        self, request: BatchableRequest, flow: Hashable, weight: float, progress: Progress
+        self,
+        request: BatchableRequest,
+        flow: Hashable,
+        weight: float,
+        progress: Progress,
+        owner: str,
     ) -> tuple[Any, float] | None:
         """The outcome and its seconds of compute; None if the request must be run by itself."""
         key = flow, request.key
@@ -138,7 +147,8 @@ class Engine:
             batch = self._open_batches[key] = RequestBatch(request)
             entry = batch.add(request, progress)
             assert entry is not None
-            self._arrange(batch, key, partial(self._scheduler.submit, flow=flow, weight=weight))
+            submit = partial(self._scheduler.submit, flow=flow, weight=weight, owner=owner)
+            self._arrange(batch, key, submit)
         try:
             return await entry.outcome, batch.share_s
         except RetryIndividually:

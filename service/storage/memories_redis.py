@@ -22,17 +22,26 @@ _BEGUN = f"{PREFIX}memories:begun"  # missing if Redis never had memories, or lo
 _PATIENCE_S = 1.0
 _AGAIN_S = 5.0  # after which a copy is tried again
 _FILE = f"{PREFIX}memory:"
+_UNLIMITED = 1 << 53  # the largest number that Lua counts exactly
 _OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
 
+# The limits are those of `MemoryStore._exceeded_limit`, and a refusal is a `StoreLimit`.
 _PUT = """
-local bytes, others = 0, 0
+local function owner_of(field)
+  return string.match(field, '^(.*)/') or ''
+end
+local owner, own, own_bytes, bytes = owner_of(ARGV[1]), 0, #ARGV[3], #ARGV[3]
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   if name ~= ARGV[1] then
-    bytes, others = bytes + redis.call('STRLEN', ARGV[6] .. name), others + 1
+    local size = redis.call('STRLEN', ARGV[6] .. name)
+    bytes = bytes + size
+    if owner_of(name) == owner then own, own_bytes = own + 1, own_bytes + size end
   end
 end
-if others >= tonumber(ARGV[4]) then return -1 end
-if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
+local free = tonumber(ARGV[5]) - bytes
+if own >= tonumber(ARGV[4]) then return -1 end
+if free < 0 then return -2 end
+if owner ~= '' and own_bytes > free then return -3 end
 redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
 redis.call('SET', KEYS[2], 1)
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -96,7 +105,7 @@ class RedisMemoryStore(MemoryStore):
         limits = (self._max_count, self._max_bytes)
         found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
         if found < 0:
-            raise self.store_full_error(found == -1)
+            raise self.store_full_error(found)
         with self._following:
             self._copy(field, raw, digest)
         return found == 1
@@ -178,9 +187,11 @@ class RedisMemoryStore(MemoryStore):
         self._held.pop(field, None)
 
     def _restore(self) -> None:
+        # What was stored once is stored again: limits may be lower now, and shares depend on the
+        # order in which keys stored.
+        limits = (_UNLIMITED, _UNLIMITED)
         for field in list(self._held):
             raw = (self._root / f"{field}{MEMORY_FILE_SUFFIX}").read_bytes()
-            limits = (self._max_count, self._max_bytes)
             digest = hashlib.sha256(raw).hexdigest()
             with self._link.guard("memories"):
                 self._put_script(keys=[_INDEX, _BEGUN], args=[field, digest, raw, *limits, _FILE])

@@ -31,6 +31,7 @@ _COMMON = f"""
 local JOB, KEY = '{PREFIX}job:', '{PREFIX}jobkey:'
 local WAITING, RUNNING, OVER = '{PREFIX}jobs:waiting', '{PREFIX}jobs:running', '{PREFIX}jobs:over'
 local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
+local OWNED = '{PREFIX}jobs:owned'
 local SUSPECT_FROM = {POISON_THRESHOLD}
 
 local function now()
@@ -38,9 +39,10 @@ local function now()
   return time[1] + time[2] / 1000000
 end
 
--- HELD counts the bytes of unfinished jobs and of finished ones.
-local function hold(over, bytes)
+-- HELD counts the bytes of unfinished jobs and of finished ones, OWNED those of each owner.
+local function hold(over, bytes, owner)
   redis.call('HINCRBY', HELD, over and 'over' or 'unfinished', bytes)
+  if redis.call('HINCRBY', OWNED, owner, bytes) <= 0 then redis.call('HDEL', OWNED, owner) end
 end
 
 local function held(over)
@@ -48,12 +50,13 @@ local function held(over)
 end
 
 local function forget(id)
-  local size, key, ended = unpack(redis.call('HMGET', JOB .. id, 'size', 'key', 'ended'))
+  local size, key, ended, owner = unpack(
+    redis.call('HMGET', JOB .. id, 'size', 'key', 'ended', 'owner'))
   if not size then return 0 end
   if key ~= '' and redis.call('GET', KEY .. key) == id then redis.call('DEL', KEY .. key) end
   redis.call('DEL', JOB .. id)
   for _, set in ipairs({{WAITING, RUNNING, OVER}}) do redis.call('ZREM', set, id) end
-  hold(ended, -size)
+  hold(ended, -size, owner)
   return 1
 end
 
@@ -87,13 +90,29 @@ local function begun_by(owner)
   return count, bytes
 end
 
--- Delete the oldest responses, those of the owner first, but not `spare`.
-local function make_room(most, spare, owner)
-  for _, own in ipairs({{true, false}}) do
-    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
-      if held(true) + held(false) <= most then return end
-      local mine = redis.call('HGET', JOB .. id, 'owner') == owner
-      if id ~= spare and mine == own then forget(id) end
+-- Delete responses, but not `spare`, until all jobs fit: each time the oldest of the owner that has
+-- most bytes, so that no owner loses responses because another has many.
+local function make_room(most, spare)
+  if held(true) + held(false) <= most then return end
+  local ids, bytes, last = redis.call('ZRANGE', OVER, 0, -1), {{}}, {{}}
+  local pairs_of_owned = redis.call('HGETALL', OWNED)
+  for i = 1, #pairs_of_owned, 2 do bytes[pairs_of_owned[i]] = tonumber(pairs_of_owned[i + 1]) end
+  while held(true) + held(false) > most do
+    local largest
+    for owner, size in pairs(bytes) do
+      if not largest or size > bytes[largest] then largest = owner end
+    end
+    if not largest then return end
+    local i = (last[largest] or 0) + 1
+    while ids[i] and (ids[i] == spare or redis.call('HGET', JOB .. ids[i], 'owner') ~= largest) do
+      i = i + 1
+    end
+    last[largest] = i
+    if ids[i] then
+      bytes[largest] = bytes[largest] - redis.call('HGET', JOB .. ids[i], 'size')
+      forget(ids[i])
+    else
+      bytes[largest] = nil  -- it has no response left
     end
   end
 end
@@ -103,6 +122,24 @@ local function wait(id)
   if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
   redis.call('ZADD', WAITING, order, id)
   redis.call('ZREM', RUNNING, id)
+end
+
+-- The job that is to run next: a suspect, or the first job of the owner of which fewest run.
+local function next_waiting()
+  local first = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
+  if not first[1] or tonumber(first[2]) < 0 then return first[1] end
+  local running = {{}}
+  for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
+    local owner = redis.call('HGET', JOB .. id, 'owner')
+    running[owner] = (running[owner] or 0) + 1
+  end
+  local best, fewest
+  for _, id in ipairs(redis.call('ZRANGE', WAITING, 0, -1)) do
+    local count = running[redis.call('HGET', JOB .. id, 'owner')] or 0
+    if not best or count < fewest then best, fewest = id, count end
+    if fewest == 0 then break end
+  end
+  return best
 end
 
 local function holds(id, holder)
@@ -125,21 +162,22 @@ if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
 end
 if ARGV[8] ~= '' then
   local mine, bytes = begun_by(ARGV[8])
-  if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
+  local most_bytes = math.max(ARGV[6] / 2, size)  -- one job may always wait
+  if mine >= math.max(ARGV[5] / 2, 1) or bytes + size > most_bytes then return {'half', mine} end
 end
 local order = redis.call('INCR', ORDER)
 redis.call('HSET', JOB .. id, 'size', size, 'key', key, 'fingerprint', fingerprint,
   'order', order, 'starts', 0, unpack(ARGV, 9))
 if key ~= '' then redis.call('SET', KEY .. key, id) end
 redis.call('ZADD', WAITING, order, id)
-hold(false, size)
-make_room(tonumber(ARGV[6]), '', ARGV[8])
+hold(false, size, ARGV[8])
+make_room(tonumber(ARGV[6]), '')
 return {'added', ''}
 """
 _CLAIM = """
 local time = hear()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
-local id = redis.call('ZRANGE', WAITING, 0, 0)[1]
+local id = next_waiting()
 if not id then return false end
 redis.call('HSET', JOB .. id, 'holder', ARGV[1], 'begun', 0)
 redis.call('ZADD', RUNNING, time + LEASE, id)
@@ -178,7 +216,8 @@ return gone
 """
 _COMPLETE = """
 local id, size = ARGV[1], tonumber(ARGV[2])
-local was, ended, by = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended', 'by'))
+local was, ended, by, owner = unpack(
+  redis.call('HMGET', JOB .. id, 'size', 'ended', 'by', 'owner'))
 if ended and by == ARGV[5] then return 1 end  -- a retry: the reply was lost
 if not was or ended then return 0 end
 local time = string.format('%.6f', now())
@@ -187,10 +226,10 @@ redis.call('ZADD', OVER, time, id)
 redis.call('HDEL', JOB .. id, 'body', 'sent', 'holder')
 redis.call('ZREM', WAITING, id)
 redis.call('ZREM', RUNNING, id)
-hold(false, -was)
-hold(true, size)
+hold(false, -was, owner)
+hold(true, size, owner)
 expire(ARGV[3])
-make_room(tonumber(ARGV[4]), id, redis.call('HGET', JOB .. id, 'owner'))
+make_room(tonumber(ARGV[4]), id)
 return 1
 """
 _KEPT = """

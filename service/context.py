@@ -97,15 +97,17 @@ class AppContext:
             settings, lambda part: metrics.redis_failures.labels(part).inc()
         )
         traces = _make_trace_exporter() if settings.tracing else None
+        loader = ModelLoader.from_settings(settings)
         context = cls(
             settings=settings,
-            registry=Registry(ModelLoader.from_settings(settings)),
+            registry=Registry(loader),
             engine=Engine(
                 settings.queue_size,
                 settings.threads,
                 settings.scheduling == "steps",
                 settings.max_per_model,
                 metrics.observe_step,
+                has_large_lane=loader.device == "cpu" and settings.scheduling == "steps",
             ),
             metrics=metrics,
             body_reader=BodyReader(settings.max_body_bytes, settings.max_buffered_bytes),

@@ -17,6 +17,7 @@ from models.base import StepControl
 from models.dynamics import StopReason
 from service.engine.admission import Admission
 from service.engine.load_estimator import LoadEstimator
+from service.engine.memory_budget import SMALL
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
 from service.engine.scheduler import Scheduler, StepObserver, Task
 from service.observability.progress import Progress
@@ -59,11 +60,16 @@ class Outcome(Generic[T]):
 class Engine:
     """Runs the work of requests side by side; admits `queue_size` of them beside one.
 
+    A step cannot be interrupted, and one of a large graph takes as long as thousands of small
+    requests. So what is large is computed on a second thread, and small requests never wait for it:
+    the operating system divides the cores between the two.
+
     Args:
         steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
             its end before the next one begins.
         max_per_model: requests of one model that may run or wait; no limit if None.
-        on_step: called after each step of a batch, on the compute thread.
+        on_step: called after each step of a batch, on a compute thread.
+        has_large_lane: whether there is the second thread; a GPU is used by one thread alone.
     """
 
     def __init__(
@@ -73,12 +79,15 @@ class Engine:
         steps: bool = True,
         max_per_model: int | None = None,
         on_step: StepObserver = lambda flow, rows, seconds: None,
+        has_large_lane: bool = False,
     ) -> None:
         self._load = LoadEstimator()
         self.admission = Admission(queue_size, max_per_model, self._load)
-        self._scheduler = Scheduler(
-            threads, steps, lambda task: self.admission.measure(task.ran_s), on_step
+        make_scheduler = partial(
+            Scheduler, threads, steps, lambda task: self.admission.measure(task.ran_s), on_step
         )
+        self._scheduler = make_scheduler()
+        self._large_scheduler = make_scheduler() if has_large_lane else self._scheduler
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()
 
@@ -121,7 +130,9 @@ class Engine:
             if workload.batchable is not None and not workload.is_isolated:
                 result = await self._run_batched(workload.batchable, flow, weight, progress, key)
             if result is None:
-                task = self._scheduler.submit(
+                is_large = workload.size > SMALL
+                scheduler = self._large_scheduler if is_large else self._scheduler
+                task = scheduler.submit(
                     work, flow, weight, workload.is_isolated, progress, workload.size, key
                 )
                 value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
@@ -174,7 +185,8 @@ class Engine:
 
     def close(self) -> None:
         """Wait for what runs."""
-        self._scheduler.close()
+        for scheduler in (self._scheduler, self._large_scheduler):
+            scheduler.close()
 
 
 def _gather(

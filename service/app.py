@@ -149,6 +149,7 @@ def _configure_app(
         AuthMiddleware,
         api_keys=context.api_keys,
         usage_limits=context.usage_limits,
+        open_requests=context.open_requests,
         routes=routes,
         prefix=under,
     )

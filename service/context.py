@@ -30,6 +30,7 @@ from service.registry.handles import Classifier
 from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
+from service.shares import Shares
 from service.storage.backends import StorageBackends
 from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
@@ -75,6 +76,7 @@ class AppContext:
     idempotency_keys: IdempotencyKeys
     api_keys: ApiKeyStore | None
     usage_limits: UsageLimits
+    open_requests: Shares
     redis: RedisClient | None  # to Redis
     traces: TraceExporter | None
     supervisor: Supervisor
@@ -98,9 +100,10 @@ class AppContext:
         supervisor = Supervisor(metrics.registry)
         storage = StorageBackends.from_settings(settings, metrics.redis.count)
         traces = _make_trace_exporter() if settings.tracing else None
+        loader = ModelLoader.from_settings(settings)
         context = cls(
             settings=settings,
-            registry=Registry(ModelLoader.from_settings(settings)),
+            registry=Registry(loader),
             engine=Engine(
                 settings.queue_size,
                 settings.threads,
@@ -108,6 +111,7 @@ class AppContext:
                 settings.max_per_model,
                 metrics.observe_step,
                 supervisor,
+                has_large_lane=loader.device == "cpu" and settings.scheduling == "steps",
             ),
             metrics=metrics,
             body_reader=BodyReader(settings.max_body_bytes, settings.max_buffered_bytes),
@@ -131,6 +135,7 @@ class AppContext:
             idempotency_keys=IdempotencyKeys(settings.keep_jobs_s),
             api_keys=ApiKeyStore(settings.keys, metrics.key_faults.inc) if settings.keys else None,
             usage_limits=UsageLimits(storage.limiter, metrics),
+            open_requests=Shares(max(settings.max_connections // 2, 1)),
             redis=storage.redis,
             traces=traces,
             supervisor=supervisor,

@@ -62,7 +62,9 @@ def in_parts(kernel: Callable[..., None], bounds: Sequence[int], threads: int, *
         work()
     finally:
         for job in jobs:
-            job.result()
+            # One that has not begun has nothing left to do, and would wait for parts of others.
+            if not job.cancel():
+                job.result()
 
 
 @njit(nogil=True, cache=True)

@@ -82,6 +82,12 @@ class ApiKey(_Entry):
         return self.expires is not None and self.expires.timestamp() <= time.time()
 
     @property
+    def has_all_routes(self) -> bool:
+        """Whether it is for every route of the public port, as a client's may be; the key of an
+        operator names its routes."""
+        return self.routes == ALL
+
+    @property
     def model_names(self) -> frozenset[str] | None:
         """Names of the allowed models; None for all."""
         return None if self.models == ALL else frozenset(self.models)
@@ -94,7 +100,7 @@ class ApiKey(_Entry):
     def allows(self, method: str, path: str) -> bool:
         """Whether the key allows this request. `/jobs` allows `/jobs/1` too; `GET /jobs` only
         reading."""
-        if self.routes == ALL:
+        if self.has_all_routes:
             return not _within(path, ADMIN_PREFIX)
         return any(_matches(route, method, path) for route in self.routes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 from starlette.datastructures import Headers
@@ -14,6 +15,7 @@ from service.auth.keys import ANONYMOUS, SECRET_PATTERN, ApiKey
 from service.auth.usage_limits import UsageLimits
 from service.errors import Problem
 from service.observability.request_state import get_state, is_job
+from service.shares import Shares
 
 _PROBES = (f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready"))
 PUBLIC_PATHS = frozenset((*_PROBES, "/", "/docs"))
@@ -29,6 +31,7 @@ class AuthMiddleware:
 
     Args:
         api_keys: None where no keys are required.
+        open_requests: requests with a key whose response is not sent yet, by key.
         routes: of the application; the template of the matching one is logged for a refusal.
         prefix: put before the paths of this application when they are compared with the `routes`
             of a key.
@@ -39,23 +42,29 @@ class AuthMiddleware:
         app: ASGIApp,
         api_keys: ApiKeyStore | None,
         usage_limits: UsageLimits,
+        open_requests: Shares,
         routes: Iterable[Route],
         prefix: str = "",
     ) -> None:
         self._app = app
         self._api_keys = api_keys
         self._usage_limits = usage_limits
+        self._open_requests = open_requests
         self._routes = list(routes)
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                await self._authenticate(scope)
-            except Problem as problem:
-                await self._refuse(scope, receive, send, problem)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._authenticate(scope)
+            opened = self._open_request(scope)
+        except Problem as problem:
+            await self._refuse(scope, receive, send, problem)
+            return
+        with opened:
+            await self._app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope) -> None:
         scope["user"] = ANONYMOUS
@@ -64,6 +73,24 @@ class AuthMiddleware:
         caller = authenticate(scope, self._api_keys, self._prefix)
         if not is_job(scope):
             await self._usage_limits.check_rate(caller)
+
+    def _open_request(self, scope: Scope) -> AbstractContextManager[None]:
+        """Return a context that counts a request with a key until its response is sent.
+
+        Behind a proxy the connections of all keys come from one address. So one key, however slowly
+        it sends bodies or reads responses, may only have as many as it leaves to other keys.
+        """
+        name = scope["user"].name
+        if not name or is_job(scope):
+            return nullcontext()
+        if not self._open_requests.may_take(name):
+            detail = (
+                f"This API key has {self._open_requests.held_by(name)} requests open, and may have "
+                f"as many as it leaves free of {self._open_requests.total} (half of "
+                "BASIN_MAX_CONNECTIONS). Wait for responses. Retry after 1 s."
+            )
+            raise Problem("too-many-connections", detail, headers={"retry-after": "1"})
+        return self._open_requests.hold(name)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
         state = get_state(scope)

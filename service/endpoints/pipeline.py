@@ -121,7 +121,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
     cache = context.cache if task.is_cached and task.events is None else None
     generation = context.registry.generation
     if cache is None or not _is_small(request) or context.throttle.is_flooded:
-        context.engine.admission.require_capacity()
+        context.engine.admission.require_capacity(task.caller.name)
     async with AsyncExitStack() as resources:
         body_timeout_s = None if state.is_job else context.settings.body_timeout_s
         body = await resources.enter_async_context(
@@ -142,7 +142,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
                 response = await _finalize(state, context, payload)
                 response.headers["x-cache"] = "hit"
                 return response
-        resources.enter_context(context.engine.admission.place())
+        resources.enter_context(context.engine.admission.place(task.caller.name))
 
         async def compute() -> Response:
             payload = await run_task(task, body, deadline_s)
@@ -191,6 +191,7 @@ async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> Re
                 deadline_s=deadline_s,
                 is_job=state.is_job,
                 progress=state.progress,
+                key=task.caller.name,
             )
         state.timer.add("queue", outcome.queued_s)
         state.timer.add("compute", outcome.ran_s)

@@ -9,6 +9,7 @@ from typing import final
 
 from service.engine.load_estimator import LoadEstimator
 from service.errors import Problem
+from service.shares import Shares
 
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
 
@@ -17,7 +18,8 @@ _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
 class Admission:
     """Decide which requests may wait or run; all others get 429 `queue-full`.
 
-    1. In all: `queue_size` requests wait beside one that runs (`require_capacity`).
+    1. In all: `queue_size` requests wait beside one that runs, and those of one API key take as
+       many places as they leave free (`require_capacity`).
     2. Of one model: at most `max_per_model` wait or run; no limit if None (`require_turn`).
     3. By time: none whose deadline would be missed, by the estimate of `load` (`require_turn`).
 
@@ -25,40 +27,57 @@ class Admission:
     """
 
     def __init__(self, queue_size: int, max_per_model: int | None, load: LoadEstimator) -> None:
-        self.capacity = queue_size + 1
-        self.count = 0  # requests that wait or run
+        self._places = Shares(queue_size + 1)
         self._max_per_model = max_per_model
         self._load = load
         self._mean_s = 0.0  # of compute of one request
 
     @property
-    def is_full(self) -> bool:
-        """Whether no further request is admitted."""
-        return self.count >= self.capacity
+    def capacity(self) -> int:
+        """Requests that may wait or run."""
+        return self._places.total
 
-    def queue_full_error(self) -> Problem:
+    @property
+    def count(self) -> int:
+        """Requests that wait or run."""
+        return self._places.used
+
+    def is_full(self, key: str = "") -> bool:
+        """Whether no further request is admitted, of the API key of this name if there is one."""
+        return not (self._places.may_take(key) if key else self._places.has_room())
+
+    def queue_full_error(self, key: str = "") -> Problem:
         """429; Retry-After is the time that draining the queue is expected to take."""
-        retry_s = max(math.ceil(self.count * self._mean_s), 1)
-        return _too_many(
-            f"The queue is full: {self.count} of {self.capacity} requests (BASIN_QUEUE_SIZE) are "
-            "running or waiting.",
-            retry_s,
-        )
+        if key and self._places.has_room():
+            count = self._places.held_by(key)
+            detail = (
+                f"This API key has {count} of {self.capacity} places in the queue "
+                "(BASIN_QUEUE_SIZE), and may have as many as it leaves free."
+            )
+        else:
+            count = self.count
+            detail = (
+                f"The queue is full: {count} of {self.capacity} requests (BASIN_QUEUE_SIZE) are "
+                "running or waiting."
+            )
+        return _too_many(detail, max(math.ceil(count * self._mean_s), 1))
 
-    def require_capacity(self) -> None:
+    def require_capacity(self, key: str = "") -> None:
         """Raise `queue_full_error` if the queue is full."""
-        if self.is_full:
-            raise self.queue_full_error()
+        if self.is_full(key):
+            raise self.queue_full_error(key)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place in the queue inside the context; 429 `queue-full` if there is none."""
-        self.require_capacity()
-        self.count += 1
-        try:
+    def place(self, key: str = "") -> Iterator[None]:
+        """Hold a place in the queue inside the context; 429 `queue-full` if there is none.
+
+        Args:
+            key: name of the API key of the request. Without keys there are no shares: behind a
+                proxy all clients have one address, which could then use half of the queue.
+        """
+        self.require_capacity(key)
+        with self._places.hold(key):
             yield
-        finally:
-            self.count -= 1
 
     def pending(self, flow: str) -> int:
         """Requests of a model that run or wait to, jobs among them."""

@@ -17,6 +17,7 @@ from models.base import StepControl
 from models.dynamics import StopReason
 from service.engine.admission import Admission
 from service.engine.load_estimator import LoadEstimator
+from service.engine.memory_budget import SMALL
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
 from service.engine.scheduler import Scheduler, StepObserver, Task
 from service.observability.progress import Progress
@@ -60,11 +61,16 @@ class Outcome(Generic[T]):
 class Engine:
     """Runs the work of requests side by side; admits `queue_size` of them beside one.
 
+    A step cannot be interrupted, and one of a large graph takes as long as thousands of small
+    requests. So what is large is computed on a second thread, and small requests never wait for it:
+    the operating system divides the cores between the two.
+
     Args:
         steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
             its end before the next one begins.
         max_per_model: requests of one model that may run or wait; no limit if None.
-        on_step: called after each step of a batch, on the compute thread.
+        on_step: called after each step of a batch, on a compute thread.
+        has_large_lane: whether there is the second thread; a GPU is used by one thread alone.
     """
 
     def __init__(
@@ -75,12 +81,16 @@ class Engine:
         max_per_model: int | None = None,
         on_step: StepObserver = lambda flow, rows, seconds: None,
         supervisor: Supervisor | None = None,
+        has_large_lane: bool = False,
     ) -> None:
         self._load = LoadEstimator()
         self.admission = Admission(queue_size, max_per_model, self._load)
-        self._scheduler = Scheduler(
-            threads, steps, lambda task: self.admission.measure(task.ran_s), on_step, supervisor
+        make_scheduler = partial(
+            Scheduler,
+            *(threads, steps, lambda task: self.admission.measure(task.ran_s), on_step, supervisor),
         )
+        self._scheduler = make_scheduler()
+        self._large_scheduler = make_scheduler() if has_large_lane else self._scheduler
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()
 
@@ -97,6 +107,7 @@ class Engine:
         deadline_s: float = math.inf,
         is_job: bool = False,
         progress: Progress | None = None,
+        key: str = "",
     ) -> Outcome[T]:
         """Run `work` and wait for its result. Cancelling the wait cancels the work.
 
@@ -105,22 +116,27 @@ class Engine:
                 refused; jobs never are.
             is_job: no client waits for it, so it gets a smaller share of the machine.
             progress: counts its steps.
+            key: name of the API key that it is for. Keys have equal shares of the machine, so their
+                requests never step together.
 
         Raises:
             Problem: `queue-full`, for the model or because the deadline would be missed.
         """
         weight = _JOB_WEIGHT if is_job else 1.0
         self.admission.require_turn(workload.flow, is_job, weight, workload.cost, deadline_s)
-        flow = workload.flow, is_job  # the jobs of a model take turns with its other requests
+        # The jobs of a model take turns with its other requests.
+        flow = workload.flow, is_job, key
         progress = progress or Progress()
-        with self._load.track(flow, weight, workload.cost) as set_duration:
+        with self._load.track(flow[:2], weight, workload.cost) as set_duration:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
-                result = await self._run_batched(workload.batchable, flow, weight, progress)
+                result = await self._run_batched(workload.batchable, flow, weight, progress, key)
             if result is None:
-                task = self._scheduler.submit(
-                    work, flow, weight, workload.is_isolated, progress, workload.size
+                is_large = workload.size > SMALL
+                scheduler = self._large_scheduler if is_large else self._scheduler
+                task = scheduler.submit(
+                    work, flow, weight, workload.is_isolated, progress, workload.size, key
                 )
                 value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
                 result = value, task.ran_s
@@ -130,7 +146,12 @@ class Engine:
         return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
-        self, request: BatchableRequest, flow: Hashable, weight: float, progress: Progress
+        self,
+        request: BatchableRequest,
+        flow: Hashable,
+        weight: float,
+        progress: Progress,
+        owner: str,
     ) -> tuple[Any, float] | None:
         """The outcome and its seconds of compute; None if the request must be run by itself."""
         key = flow, request.key
@@ -140,7 +161,8 @@ class Engine:
             batch = self._open_batches[key] = RequestBatch(request)
             entry = batch.add(request, progress)
             assert entry is not None
-            self._arrange(batch, key, partial(self._scheduler.submit, flow=flow, weight=weight))
+            submit = partial(self._scheduler.submit, flow=flow, weight=weight, owner=owner)
+            self._arrange(batch, key, submit)
         try:
             return await entry.outcome, batch.share_s
         except RetryIndividually:
@@ -166,7 +188,8 @@ class Engine:
 
     def close(self) -> None:
         """Wait for what runs."""
-        self._scheduler.close()
+        for scheduler in (self._scheduler, self._large_scheduler):
+            scheduler.close()
 
 
 def _gather(

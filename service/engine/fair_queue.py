@@ -1,4 +1,4 @@
-"""Whose turn it is: start-time fair queueing, over flows and among the requests of each."""
+"""Whose turn it is: start-time fair queueing, over owners, their flows and the requests of each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import final
 
 class Flow:
     """All work of one kind. Flows have equal shares of the thread, by their weights; so have the
-    requests of a flow among each other.
+    requests of a flow among each other. An owner has no larger share the more flows it has.
 
     Attributes:
+        owner: the API key that it is for, empty without keys.
         clock: seconds that it has had, over its weight.
         now: virtual time of its member that had the latest turn.
     """
 
-    def __init__(self, kind: Hashable, weight: float) -> None:
-        self.kind, self.weight, self.clock, self.now = kind, weight, 0.0, 0.0
+    def __init__(self, kind: Hashable, weight: float, owner: str = "") -> None:
+        self.kind, self.weight, self.owner = kind, weight, owner
+        self.clock = self.now = 0.0
         self.queue: list[tuple[float, int, Schedulable]] = []  # a heap: by clock, then by order
 
 
@@ -58,9 +60,9 @@ class FairQueue:
     def __len__(self) -> int:
         return self._waiting
 
-    def flow(self, kind: Hashable, weight: float) -> Flow:
+    def flow(self, kind: Hashable, weight: float, owner: str = "") -> Flow:
         """The flow of this kind."""
-        return self._flows.setdefault(kind, Flow(kind, weight))
+        return self._flows.setdefault(kind, Flow(kind, weight, owner))
 
     def queue(self, entity: Schedulable, first: bool = False) -> None:
         """It is to take a turn, before all others of its flow if it is `first`."""
@@ -89,8 +91,11 @@ class FairQueue:
 
     def charge(self, entity: Schedulable, requests: int, seconds: float) -> None:
         """Account for a turn of `requests` requests that took `seconds`."""
-        entity.flow.clock += seconds / entity.flow.weight
+        flow = entity.flow
+        others = [other for other in self._flows.values() if other.queue and other is not flow]
+        # An owner with several flows in the queue divides one share among them, by their weights.
+        owned = flow.weight + sum(other.weight for other in others if other.owner == flow.owner)
+        flow.clock += seconds * max(owned, 1.0) / flow.weight
         entity.clock += seconds / requests
-        others = (flow for flow in self._flows.values() if flow is not entity.flow)
-        if not any(flow.queue for flow in others):  # what it had while none of them waited is free
-            self._clock = entity.flow.clock
+        if not others:  # what it had while none of them waited is free
+            self._clock = flow.clock

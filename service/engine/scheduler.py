@@ -289,12 +289,12 @@ class Scheduler:
         alone: bool = False,
         progress: Progress | None = None,
         size: int = 0,
+        owner: str = "",
     ) -> Task:
         """Queue `work`. Any thread."""
         with self._changed:
-            run = Task(
-                work, self.queue.flow(flow, weight), self, alone, progress or Progress(), size
-            )
+            place = self.queue.flow(flow, weight, owner)
+            run = Task(work, place, self, alone, progress or Progress(), size)
             self._inbox.append(run)
             self._changed.notify()
         return run

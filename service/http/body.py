@@ -8,8 +8,10 @@ from typing import final
 
 from starlette.requests import Request
 
+from service.auth.clients import identify_client
 from service.errors import Problem
 from service.media_types import JSON, SAFETENSORS
+from service.shares import Shares
 from service.workers.large_json import LARGE_BODY_BYTES
 
 
@@ -45,10 +47,11 @@ def require_small(body: bytes, media_type: str) -> None:
 
 
 class BodyReader:
-    """Reads bodies of at most `max_bytes`, and of at most `max_total_bytes` in memory together."""
+    """Reads bodies of at most `max_bytes`, and of at most `max_total_bytes` in memory together, of
+    which each client may hold as much as it leaves free, see `Shares`."""
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
-        self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
+        self._max, self._shares = max_bytes, Shares(max_total_bytes)
 
     def read(self, request: Request, timeout_s: float | None) -> _Body:
         """Return a context manager that reads the body, which counts until the context ends.
@@ -63,21 +66,30 @@ class BodyReader:
         if length.isdecimal() and int(length[:20]) > self._max:
             raise self._too_large()
 
-    def count(self, read: int, more: int) -> None:
+    def count(self, client: str, read: int, more: int) -> None:
         """Count `more` bytes of a body of which `read` bytes are counted already."""
         if read + more > self._max:
             raise self._too_large()
-        if self._total + more > self._max_total:
-            detail = (
-                f"The bodies of all requests would exceed {self._max_total} bytes "
-                "(BASIN_MAX_BUFFERED_BYTES). Retry after 1 s."
-            )
-            raise Problem("queue-full", detail, headers={"retry-after": "1"})
-        self._total += more
+        if not self._shares.may_take(client, more):
+            raise self._buffer_full(client, more)
+        self._shares.take(client, more)
 
-    def forget(self, size: int) -> None:
+    def forget(self, client: str, size: int) -> None:
         """Stop counting `size` bytes of a body."""
-        self._total -= size
+        self._shares.release(client, size)
+
+    def _buffer_full(self, client: str, more: int) -> Problem:
+        shares = self._shares
+        limit = f"{shares.total} bytes (BASIN_MAX_BUFFERED_BYTES)"
+        if shares.has_room(more):
+            detail = (
+                f"The bodies of this client in memory have {shares.held_by(client)} of {limit}. "
+                "One API key, or one address without keys, may have as much as it leaves free. "
+                "Send fewer requests at a time. Retry after 1 s."
+            )
+        else:
+            detail = f"The bodies of all requests would exceed {limit}. Retry after 1 s."
+        return Problem("queue-full", detail, headers={"retry-after": "1"})
 
     def _too_large(self) -> Problem:
         return Problem(
@@ -93,6 +105,7 @@ class _Body:
 
     def __init__(self, bodies: BodyReader, request: Request, timeout_s: float | None) -> None:
         self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
+        self._client = identify_client(request.scope)
         self._size = 0
 
     async def __aenter__(self) -> bytes:
@@ -101,7 +114,7 @@ class _Body:
             async with asyncio.timeout(self._timeout_s):
                 return await self._whole()
         except BaseException as error:
-            self._bodies.forget(self._size)
+            self._bodies.forget(self._client, self._size)
             if not isinstance(error, TimeoutError):
                 raise
         detail = (
@@ -111,7 +124,7 @@ class _Body:
         raise Problem("body-timeout", detail, headers={"connection": "close"})
 
     async def __aexit__(self, *_: object) -> None:
-        self._bodies.forget(self._size)
+        self._bodies.forget(self._client, self._size)
 
     async def _whole(self) -> bytes:
         whole, more = await self._part()  # most bodies come in one part, which is not copied
@@ -130,6 +143,6 @@ class _Body:
                 "The connection closed before the body was complete. Send the whole body.",
             )
         part = message.get("body", b"")
-        self._bodies.count(self._size, len(part))
+        self._bodies.count(self._client, self._size, len(part))
         self._size += len(part)
         return part, message.get("more_body", False)

@@ -39,7 +39,8 @@ def idempotency_key(request: Request) -> str | None:
 
 
 class IdempotencyKeys:
-    """Keys of synchronous requests, each for `keep_s`; at most `max_keys`, the oldest are dropped.
+    """Keys of synchronous requests, each for `keep_s`; beyond `max_keys` the oldest of the API key
+    that has most is dropped.
 
     No responses are stored: a repeated request is computed again, or comes from the cache, with
     the same result, since requests change nothing. (The job store has the keys of jobs.)
@@ -47,20 +48,25 @@ class IdempotencyKeys:
 
     def __init__(self, keep_s: float, max_keys: int = 10_000) -> None:
         self._keep_s, self._max_keys = keep_s, max_keys
-        self._owners: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        # By API key: fingerprints, and when they expire, the oldest first.
+        self._used: dict[str, OrderedDict[str, tuple[bytes, float]]] = {}
         self._busy: set[str] = set()
 
     @contextmanager
     def reserve(self, key: str, fingerprint: bytes) -> Iterator[None]:
         """Mark the key as used by a request that runs while the context lasts.
 
+        Args:
+            key: from `idempotency_key`, with the name of the API key before it.
+
         Raises:
             Problem: `key-reused` if the key was sent with a request of another fingerprint,
                 `key-in-use` if such a request is still running.
         """
         self._drop_old()
-        owner, _ = self._owners.get(key, (fingerprint, 0.0))
-        if owner != fingerprint:
+        used = self._used.setdefault(key.rpartition("\n")[0], OrderedDict())
+        first, _ = used.get(key, (fingerprint, 0.0))
+        if first != fingerprint:
             raise Problem(
                 "key-reused",
                 "This Idempotency-Key was sent with another request. Use a new key for each "
@@ -69,7 +75,7 @@ class IdempotencyKeys:
         if key in self._busy:
             detail = "A request with this Idempotency-Key is still running. Retry after 1 s."
             raise Problem("key-in-use", detail, headers={"retry-after": "1"})
-        self._owners.setdefault(key, (fingerprint, time.monotonic() + self._keep_s))
+        used.setdefault(key, (fingerprint, time.monotonic() + self._keep_s))
         self._busy.add(key)
         try:
             yield
@@ -77,8 +83,11 @@ class IdempotencyKeys:
             self._busy.remove(key)
 
     def _drop_old(self) -> None:
-        while self._owners:
-            key, (_, end) = next(iter(self._owners.items()))
-            if len(self._owners) < self._max_keys and end > time.monotonic():
-                break
-            del self._owners[key]
+        now = time.monotonic()
+        for owner, used in list(self._used.items()):
+            while used and next(iter(used.values()))[1] <= now:
+                used.popitem(last=False)
+            if not used:
+                del self._used[owner]
+        while sum(map(len, self._used.values())) >= self._max_keys:
+            max(self._used.values(), key=len).popitem(last=False)

@@ -10,15 +10,17 @@ uvicorn's minor version, and `tests/service/http/test_uvicorn_hooks.py` checks t
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol, final
+from typing import Any, Protocol, cast, final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from service.auth.clients import identify_network
 from service.auth.key_store import ApiKeyStore
 from service.auth.middleware import authenticate
 from service.engine.engine import Engine
 from service.errors import Problem
+from service.http.connections import require_connection
 from service.http.request_log import new_request_id, request_id_of, security_headers
 from service.http.throttle import RefusalThrottle
 from service.observability.metrics import Metrics
@@ -80,6 +82,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             (name.encode("ascii"), value.encode("ascii"))
             for name, value in security_headers(self._settings.tls_certificate is not None).items()
         ]
+        self.network = ""  # of the peer, known once connected
         self._in_head = False
         self._head_bytes = 0
         self._unparsed_bytes = 0
@@ -94,13 +97,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        limit = self._settings.max_connections
-        if len(self.connections) > limit:
-            detail = (
-                f"All {limit} connections (BASIN_MAX_CONNECTIONS) are in use. "
-                "Close idle connections or retry later."
-            )
-            self._reject_and_close(Problem("too-many-connections", detail))
+        self.network = identify_network(self.client)
+        connections = cast(set[BoundedHttpProtocol], self.connections)
+        try:
+            require_connection(connections, self.network, self._settings.max_connections)
+        except Problem as problem:
+            self._reject_and_close(problem)
         else:
             self._start_head_timer()
 
@@ -181,8 +183,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._replaying_head:
             self._replaying_head = False
             return
-        if self._throttle.is_flooded and self._needs_admission() and self._engine.admission.is_full:
-            self._reject_early(self._engine.admission.queue_full_error())
+        admission = self._engine.admission
+        key = self._key_to_admit() if self._throttle.is_flooded else None
+        if key is not None and admission.is_full(key):
+            self._reject_early(admission.queue_full_error(key))
         else:
             super().on_headers_complete()
         self._in_head = False
@@ -224,8 +228,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # --- early rejection while the queue is full ------------------------------------------------
 
-    def _needs_admission(self) -> bool:
-        """Whether this request surely needs a place in the queue, and nothing but one.
+    def _key_to_admit(self) -> str | None:
+        """Return the API key of this request if it surely needs a place in the queue, and nothing
+        but one: its name, empty where no keys are required; else None.
 
         During a flood such a request can be rejected by its head alone. A request that is
         pipelined, carries a header of `_HEADERS_KEPT_FOR_APP` or lacks a valid API key is left to
@@ -234,26 +239,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         assert self.parser is not None
         path = self.url.partition(b"?")[0]
         if path.decode("latin-1") not in self._inference_paths:
-            return False
+            return None
         if self.parser.get_method() != b"POST":
-            return False
+            return None
         if self.flow.write_paused or (self.cycle and not self.cycle.response_complete):
-            return False
+            return None
         if not _HEADERS_KEPT_FOR_APP.isdisjoint([name for name, _ in self.headers]):
-            return False
-        return self._is_authenticated()
-
-    def _is_authenticated(self) -> bool:
-        """Whether the request has a valid API key for its route, where keys are required."""
+            return None
         if self._api_keys is None:
-            return True
-        path = self.url.partition(b"?")[0].decode("ascii")
-        self.scope["method"], self.scope["path"] = "POST", path
+            return ""
+        self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
         try:
-            authenticate(dict(self.scope), self._api_keys)
+            return authenticate(dict(self.scope), self._api_keys).name
         except Problem:
-            return False
-        return True
+            return None
 
     def _reject_early(self, problem: Problem) -> None:
         """Respond without starting a task or calling the application.

@@ -17,6 +17,7 @@ from service.errors import Problem
 from service.http.cancellation import ClientDisconnected
 from service.http.error_handlers import response_or_problem
 from service.observability.request_state import RequestState
+from service.shares import Shares
 
 EVENTS = "text/event-stream"
 SILENCE_S = 15.0  # proxies close connections that are silent for longer
@@ -35,34 +36,36 @@ class OpenStreams:
     """Streams that go on until their client or this server ends them.
 
     Args:
-        limit: how many may be open at a time.
+        limit: how many may be open at a time; an API key may have as many as it leaves free.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._closing = limit, set[asyncio.Event]()
+        self._shares, self._closing = Shares(limit), set[asyncio.Event]()
         self._is_closed = False
 
-    def require_capacity(self) -> None:
+    def require_capacity(self, key: str) -> None:
         """
         Raises:
-            Problem: as many as allowed are open.
+            Problem: as many as allowed are open, in all or of this API key.
         """
-        if len(self._closing) >= self._limit:
+        if not self._shares.may_take(key):
             detail = (
-                f"{self._limit} streams are open (BASIN_MAX_ALERT_STREAMS). Close one, or ask for "
-                "pages in JSON."
+                f"{self._shares.used} of {self._shares.total} streams are open "
+                "(BASIN_MAX_ALERT_STREAMS), and one API key may have as many as it leaves free. "
+                "Close one, or ask for pages in JSON."
             )
             raise Problem("queue-full", detail, headers={"retry-after": "5"})
 
     @contextmanager
-    def open(self) -> Iterator[asyncio.Event]:
+    def open(self, key: str) -> Iterator[asyncio.Event]:
         """Count a stream; it has to end once the event is set."""
         closing = asyncio.Event()
         if self._is_closed:
             closing.set()
         self._closing.add(closing)
         try:
-            yield closing
+            with self._shares.hold(key):
+                yield closing
         finally:
             self._closing.discard(closing)
 

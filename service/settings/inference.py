@@ -71,7 +71,8 @@ class RequestSettings(SettingsGroup):
     max_buffered_bytes: int = Field(
         default=512 << 20,
         ge=1,
-        description="maximum bytes of all request bodies in memory; beyond it requests get 429",
+        description="maximum bytes of all request bodies in memory, of which one API key, or one "
+        "address without keys, may have as much as it leaves free; beyond it requests get 429",
     )
     max_response_bytes: int = Field(
         default=64 << 20,
@@ -84,6 +85,15 @@ class RequestSettings(SettingsGroup):
         ge=1,
         description="maximum number of targets or inputs that one request may have explained",
     )
+
+    @model_validator(mode="after")
+    def _check_buffer(self) -> Self:
+        if self.max_buffered_bytes < 2 * self.max_body_bytes:
+            raise ValueError(
+                "BASIN_MAX_BUFFERED_BYTES must be at least twice BASIN_MAX_BODY_BYTES, since one "
+                "client may hold half of it"
+            )
+        return self
 
 
 class GraphSettings(SettingsGroup):
@@ -133,7 +143,8 @@ class AlertSettings(SettingsGroup):
     max_alert_streams: int = Field(
         default=100,
         ge=0,
-        description="maximum number of open streams of GET /graphs/{id}/alerts of this server",
+        description="maximum number of open streams of GET /graphs/{id}/alerts of this server, of "
+        "which one API key may have as many as it leaves free",
     )
     webhook_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(split_words)] = Field(
         default=(),
@@ -242,10 +253,13 @@ class MemorySettings(SettingsGroup):
     max_memories: int = Field(
         default=100,
         ge=0,
-        description="maximum number of stored memories, not counting those that ship",
+        description="maximum number of stored memories per API key, not counting those that ship",
     )
     max_memory_bytes: int = Field(
-        default=1 << 30, ge=0, description="maximum bytes of all stored memories"
+        default=1 << 30,
+        ge=0,
+        description="maximum bytes of all stored memories, of which one API key may have as many "
+        "as it leaves free",
     )
     max_sample_steps: int = Field(
         default=1_000_000, ge=1, description="maximum steps of each chain of POST /sample"

@@ -24,7 +24,8 @@ class NetworkSettings(SettingsGroup):
     max_connections: int = Field(
         default=800,
         ge=1,
-        description="maximum open connections; beyond it connections get 503 and are closed",
+        description="maximum open connections, of which one address may have as many as it leaves "
+        "free; beyond it connections get 503 and are closed",
     )
     keep_alive_s: int = Field(
         default=75,

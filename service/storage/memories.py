@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from enum import IntEnum
 from io import BufferedReader
 from pathlib import Path
 
@@ -33,12 +34,23 @@ Stamp = tuple[int, int, int]
 """Inode, time and size, which distinguish a file from the one that replaced it."""
 
 
+class StoreLimit(IntEnum):
+    """A limit that a memory to be stored would exceed, as the Redis script returns it."""
+
+    COUNT = -1  # memories of one API key
+    BYTES = -2  # of all memories
+    SHARE = -3  # bytes of one API key
+
+
 class MemoryStore:
     """Memories by id, one file each; thread-safe.
 
     Each API key has a folder of its name for the memories that it stores; all keys see the memories
-    that ship. A write goes to a temporary file that then replaces the old one atomically, so a
-    reader always finds a complete file.
+    that ship. A key may store `max_count` memories. All memories together may have `max_bytes`, of
+    which a key may take as many as it leaves free, so that no key can fill the store.
+
+    A write goes to a temporary file that then replaces the old one atomically, so a reader always
+    finds a complete file.
     """
 
     def __init__(
@@ -50,7 +62,7 @@ class MemoryStore:
         self._cache: OrderedDict[Path, tuple[Stamp, MemoryCard, Memory]] = OrderedDict()
 
     def scoped_to(self, owner: str) -> MemoryStore:
-        """Return the store as the API key of this name sees it; all keys share one limit."""
+        """Return the store as the API key of this name sees it."""
         if not owner:
             return self
         view = copy.copy(self)
@@ -162,11 +174,8 @@ class MemoryStore:
         self.require_writable_id(name)
         path = self._own / f"{name}{MEMORY_FILE_SUFFIX}"
         with self._writing:
-            others = [p for p in self._root.rglob(f"*{MEMORY_FILE_SUFFIX}") if p != path]
-            if len(others) >= self._max_count:
-                raise self.store_full_error(True)
-            if sum(p.stat().st_size for p in others) + len(raw) > self._max_bytes:
-                raise self.store_full_error(False)
+            if (limit := self._exceeded_limit(path, len(raw))) is not None:
+                raise self.store_full_error(limit)
             new = not path.exists()
             try:
                 self._write(path, raw)
@@ -198,19 +207,38 @@ class MemoryStore:
                 ) from None
             self._drop(path)
 
-    def store_full_error(self, of_count: bool) -> Problem:
-        """Return the error for the limit on the number of memories, or on their bytes."""
-        if of_count:
-            return Problem(
-                "store-full",
-                f"At most {self._max_count} memories (BASIN_MAX_MEMORIES) may be stored. "
-                "Delete one first.",
-            )
-        detail = (
-            f"Stored memories may take at most {self._max_bytes} bytes together "
-            "(BASIN_MAX_MEMORY_BYTES). Delete one first."
-        )
-        return Problem("store-full", detail)
+    def _exceeded_limit(self, path: Path, size: int) -> StoreLimit | None:
+        """Return the limit that a file of `size` bytes would exceed; `memories_redis._PUT` has the
+        same rules."""
+        others = [p for p in self._root.rglob(f"*{MEMORY_FILE_SUFFIX}") if p != path]
+        sizes = {other: other.stat().st_size for other in others}
+        own = [other for other in others if other.parent == path.parent]
+        if len(own) >= self._max_count:
+            return StoreLimit.COUNT
+        free = self._max_bytes - sum(sizes.values()) - size
+        if free < 0:
+            return StoreLimit.BYTES
+        if self._own != self._root and sum(sizes[other] for other in own) + size > free:
+            return StoreLimit.SHARE
+        return None
+
+    def store_full_error(self, limit: int) -> Problem:
+        """Return the error for a `StoreLimit`."""
+        detail = {
+            StoreLimit.COUNT: (
+                f"At most {self._max_count} memories (BASIN_MAX_MEMORIES) may be stored per API "
+                "key."
+            ),
+            StoreLimit.BYTES: (
+                f"Stored memories may take at most {self._max_bytes} bytes together "
+                "(BASIN_MAX_MEMORY_BYTES)."
+            ),
+            StoreLimit.SHARE: (
+                "The memories of one API key may take as many bytes as they leave free of "
+                f"{self._max_bytes} (BASIN_MAX_MEMORY_BYTES)."
+            ),
+        }[StoreLimit(limit)]
+        return Problem("store-full", f"{detail} Delete one first.")
 
     def require_writable_id(self, name: str) -> None:
         """

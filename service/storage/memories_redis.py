@@ -19,22 +19,30 @@ from service.storage.redis_server_id import RedisReplacedError
 
 _REPLACED = -10  # answer of a script that met another history
 
-# Redis does not undo what a script wrote, so every key is read before the first write.
+# Redis does not undo what a script wrote, so every key is read before the first write. The limits
+# are those of `MemoryStore._exceeded_limit`, and a refusal is a `StoreLimit`.
 _PUT = (
     f"{PARSE}{LATER}"
     + """
+local function owner_of(field)
+  return string.match(field, '^(.*)/') or ''
+end
 if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[7] then return -10 end
 local _, latest = parse(redis.call('HGET', KEYS[1], ARGV[1]))
 local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
 redis.call('SCARD', KEYS[4])
-local bytes, others = 0, 0
+local owner, own, own_bytes, bytes = owner_of(ARGV[1]), 0, #ARGV[3], #ARGV[3]
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   if name ~= ARGV[1] then
-    bytes, others = bytes + redis.call('STRLEN', ARGV[6] .. name), others + 1
+    local size = redis.call('STRLEN', ARGV[6] .. name)
+    bytes = bytes + size
+    if owner_of(name) == owner then own, own_bytes = own + 1, own_bytes + size end
   end
 end
-if others >= tonumber(ARGV[4]) then return -1 end
-if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
+local free = tonumber(ARGV[5]) - bytes
+if own >= tonumber(ARGV[4]) then return -1 end
+if free < 0 then return -2 end
+if owner ~= '' and own_bytes > free then return -3 end
 redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
 local revision = later_than(latest, deleted, tonumber(ARGV[8]))
 redis.call('ZREM', KEYS[2], ARGV[1])
@@ -121,7 +129,7 @@ class RedisMemoryStore(MemoryStore):
         known = self._link.history, self._sync.get_last_revision(field)
         answer = self._ask(self._put_script, field, digest, raw, *limits, FILE, *known)
         if isinstance(answer, int):
-            raise self.store_full_error(answer == -1)
+            raise self.store_full_error(answer)
         is_new, revision = answer
         self._sync.copy(field, raw, Version(digest, revision))
         return is_new == 1

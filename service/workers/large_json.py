@@ -17,6 +17,7 @@ import structlog
 
 from service.errors import Problem
 from service.settings import Settings
+from service.shares import FairSemaphore
 from service.validation.json_graph import GraphSchema
 
 CONDENSED = "application/vnd.basin.condensed"
@@ -30,12 +31,12 @@ class LargeJsonParser:
     """Converts bodies to `CONDENSED`, one at a time."""
 
     def __init__(self) -> None:
-        self._one = asyncio.Semaphore()
+        self._one = FairSemaphore(1)
 
     async def condense(
-        self, body: bytes, schemas: Mapping[str, GraphSchema], settings: Settings
+        self, body: bytes, schemas: Mapping[str, GraphSchema], settings: Settings, key: str = ""
     ) -> bytes:
-        """Convert a request to `CONDENSED`; cancellation kills the process.
+        """Convert a request to `CONDENSED`; cancellation kills the process. API keys take turns.
 
         Raises:
             Problem: the process failed.
@@ -49,7 +50,7 @@ class LargeJsonParser:
             "max_nodes": settings.max_nodes,
             "max_edges": settings.max_edges,
         }
-        async with self._one:
+        async with self._one.reserve(key):
             return await _run_worker([orjson.dumps(rules), b"\n", body])
 
 

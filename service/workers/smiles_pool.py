@@ -27,6 +27,7 @@ from models.inputs.molecules import (
     check_smiles_text,
 )
 from service.errors import Problem
+from service.shares import FairSemaphore, Shares
 from service.workers.smiles_frames import FRAME_PREFIX, encode_frame, unpack_molecule
 
 ParseResult = Molecule | MoleculeError
@@ -106,7 +107,8 @@ class SmilesParserPool:
     then get `not_reached`.
 
     Calls take turns: after a part, a killed process or `seconds` of slow molecules, the process
-    serves the call that has waited longest, so that no call blocks the others.
+    serves the API key that has fewest turns now, and of its calls the one that has waited longest.
+    So no call blocks the others, and no key those of another.
     """
 
     def __init__(
@@ -127,11 +129,11 @@ class SmilesParserPool:
             )
         self.seconds, self.batch_seconds = seconds, batch_seconds
         self._closed = False
-        self._calls, self._max_calls = 0, max_calls
+        self._calls, self._turns = Shares(max_calls), FairSemaphore(num_workers)
         self._children = [
             _WorkerProcess(command or WORKER_COMMAND, start_seconds) for _ in range(num_workers)
         ]
-        # As many threads as processes; other calls wait in the queue of the executor.
+        # As many threads as processes, and as turns.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="molecules")
         # LIFO, because the process used last is running and its caches are warm.
         self._idle: queue.LifoQueue[_WorkerProcess] = queue.LifoQueue()
@@ -150,39 +152,47 @@ class SmilesParserPool:
             finally:
                 self._idle.put(child)
 
-    async def parse_async(self, smiles: Sequence[str]) -> list[ParseResult]:
+    async def parse_async(self, smiles: Sequence[str], key: str = "") -> list[ParseResult]:
         """Run `parse` in threads; when cancelled, it ends after the current turn.
 
+        Args:
+            key: name of the API key that asks.
+
         Raises:
-            Problem: `max_calls` calls are running. Each also holds a place in the queue for
-                compute, and molecules that hang must leave places for other requests.
+            Problem: `max_calls` calls are running, or as many of this key as it may have. Each also
+                holds a place in the queue for compute, and molecules that hang must leave places
+                for other requests.
         """
-        if self._calls >= self._max_calls:
+        if not self._calls.may_take(key):
             detail = (
-                f"The queue for molecules is full: {self._calls} of {self._max_calls} requests "
-                "are being parsed or wait. Retry after 1 s."
+                f"The queue for molecules is full: {self._calls.used} of {self._calls.total} "
+                "requests are being parsed or wait, of which one API key may have as many as it "
+                "leaves free. Retry after 1 s."
             )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
-        self._calls += 1
-        try:
-            return await self._run_call(self._call(smiles))
-        finally:
-            self._calls -= 1
+        with self._calls.hold(key):
+            return await self._run_call(self._call(smiles), key)
 
     async def draw_async(
-        self, smiles: Sequence[str], effects: Sequence[Sequence[float]], max_characters: int
+        self,
+        smiles: Sequence[str],
+        effects: Sequence[Sequence[float]],
+        max_characters: int,
+        key: str = "",
     ) -> list[str | None]:
         """Draw each SMILES as an SVG of at most `max_characters`, with its atoms colored by
         `effects`; None for those that fail or take too long."""
-        answers = await self._run_call(self._call(smiles, list(map(scale_effects, effects))))
+        call = self._call(smiles, list(map(scale_effects, effects)))
+        answers = await self._run_call(call, key)
         return [
             svg if isinstance(svg, str) and len(svg) <= max_characters else None for svg in answers
         ]
 
-    async def _run_call(self, call: _Call) -> list[Any]:
+    async def _run_call(self, call: _Call, key: str) -> list[Any]:
         loop = asyncio.get_running_loop()
         while not call.is_done and not self._closed:
-            await loop.run_in_executor(self._threads, self._run_turn, call)
+            async with self._turns.reserve(key):
+                await loop.run_in_executor(self._threads, self._run_turn, call)
         return call.results()
 
     def parse(self, smiles: Sequence[str]) -> list[ParseResult]:

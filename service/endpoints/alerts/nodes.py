@@ -142,7 +142,7 @@ class NodeWatcher:
         build = _build_part, model, place.id, stored, watch, queue, context.settings
         part = await asyncio.to_thread(*build)
         above, below, refused = dict[NodeId, bytes](), list[NodeId](), part.refused
-        for inputs, scored in zip(part.inputs, await self._score(part), strict=True):
+        for inputs, scored in zip(part.inputs, await self._score(part, place.owner), strict=True):
             if isinstance(scored, Problem):
                 refused.append(scored)
                 continue
@@ -194,7 +194,7 @@ class NodeWatcher:
                 dependents = await asyncio.to_thread(stored.list_dependents, changed, rule, **reach)
                 queue.add(dependents, [each.key for each in taken])
 
-    async def _score(self, part: _Part) -> list[Scored | Problem]:
+    async def _score(self, part: _Part, owner: str) -> list[Scored | Problem]:
         inputs = part.inputs
         if not inputs:
             return []
@@ -205,7 +205,8 @@ class NodeWatcher:
         works = [workload_of(each) for each in inputs]
         cost, size = sum(each.cost for each in works), sum(each.size for each in works)
         workload = Workload(works[0].flow, cost, size, works[0].is_isolated)
-        return (await self._context.engine.run(work, workload, is_job=True)).value
+        outcome = await self._context.engine.run(work, workload, is_job=True, key=owner)
+        return outcome.value
 
 
 def _build_part(

@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from service.auth.keys import get_caller
 from service.context import AppContext, get_context
 from service.endpoints.alerts.schemas import AlertList
 from service.endpoints.common.api_docs import problems
@@ -64,8 +65,9 @@ async def list_alerts(
     position = last_event_id or after
     number = _parse_position(position, graph.tag)
     if select_media_type(request, (JSON, EVENTS)) == EVENTS:
-        context.alert_streams.require_capacity()
-        stream = _stream(context, id, graph.tag, number)
+        key = get_caller(request.scope).name
+        context.alert_streams.require_capacity(key)
+        stream = _stream(context, id, graph.tag, number, key)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
     entries = await context.graphs.alerts.read(id, graph.tag, number, limit)
     alerts = [name_alert(graph.tag, *entry) for entry in entries]
@@ -85,9 +87,11 @@ def _parse_position(position: str | None, tag: str) -> int:
     return int(number) if of_graph == tag else 0
 
 
-async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncIterator[bytes]:
+async def _stream(
+    context: AppContext, id: str, tag: str, number: int, key: str
+) -> AsyncIterator[bytes]:
     graphs, streams = context.graphs, context.alert_streams
-    with streams.open() as closing:
+    with streams.open(key) as closing:
         raised = graphs.alerts.watch(id)
         yield KEEPALIVE_COMMENT  # the client gets the headers now
         silent_s = 0.0

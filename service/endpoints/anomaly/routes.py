@@ -103,7 +103,8 @@ class ScoreTask(InferenceTask[Scored]):
         if content_type == JSON and len(body) > LARGE_BODY_BYTES:
             models = context.registry.list_models_of_kind(Scorer)
             readers = {model.name: model for model in models}
-            body = await context.large_json.condense(body, readers, self.settings)
+            key = self.caller.name
+            body = await context.large_json.condense(body, readers, self.settings, key)
             content_type = CONDENSED
             self.state.timer.lap("condense")
         weight = len(body) * (JSON_COST_FACTOR if content_type == JSON else 1)

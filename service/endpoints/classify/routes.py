@@ -101,7 +101,7 @@ class ClassifyTask(InferenceTask[Classified]):
         timer.lap("parse")
         molecules: list[Molecule | MoleculeError] = []
         if inputs.smiles is not None:
-            molecules = await context.smiles_pool.parse_async(inputs.smiles)
+            molecules = await context.smiles_pool.parse_async(inputs.smiles, self.caller.name)
             timer.lap("molecules")
         self.inputs = inputs
         self.items = inputs.items(molecules, self.settings.max_smiles_length)
@@ -129,7 +129,7 @@ class ClassifyTask(InferenceTask[Classified]):
         inputs, context, is_complete = self.inputs, self.context, True
         if inputs.smiles is not None and result.explained:
             drawings = list(list_drawings(inputs.smiles, self.items, result.explained))
-            is_complete = await _draw(drawings, context.smiles_pool)
+            is_complete = await _draw(drawings, context.smiles_pool, self.caller.name)
             self.state.timer.lap("draw")
         payload = await self.on_codec(_encode, self, result)
         if any(item.error is not None and item.error[0] in TRANSIENT_CODES for item in self.items):
@@ -138,12 +138,12 @@ class ClassifyTask(InferenceTask[Classified]):
         return payload if is_complete else payload.without_caching()
 
 
-async def _draw(drawings: Sequence[Drawing], pool: SmilesParserPool) -> bool:
+async def _draw(drawings: Sequence[Drawing], pool: SmilesParserPool, key: str) -> bool:
     """Add to each explanation of a molecule its drawing; was there one for each?"""
     if not drawings:
         return True
     smiles, effects = [each.smiles for each in drawings], [each.effects for each in drawings]
-    svgs = await pool.draw_async(smiles, effects, _MOST_SVG)
+    svgs = await pool.draw_async(smiles, effects, _MOST_SVG, key)
     for drawing, svg in zip(drawings, svgs, strict=True):
         drawing.explanation["svg"] = svg
     return None not in svgs

@@ -120,7 +120,8 @@ class CompleteTask(InferenceTask[Completed]):
             self._is_from_memory = True
             await self.on_codec(require_fitting_memory, upload, context.memories)
         timer.lap("parse")
-        run = await resources.enter_async_context(context.image_decoder.reserve())
+        place = context.image_decoder.reserve(self.caller.name)
+        run = await resources.enter_async_context(place)
         opened = await run(decode_request, upload)
         if model is None:
             model, plan = await self._recall(upload, opened)

@@ -120,7 +120,7 @@ class ImagesTask(InferenceTask[Recognised]):
         decoder = self.context.image_decoder
         images = []
         for where, file in inputs.images:
-            async with decoder.reserve() as run:
+            async with decoder.reserve(self.caller.name) as run:
                 images.append(await run(decode_and_fit, file, where, fit))
         # The encoded files are not needed any more; the response tells only their sizes.
         sizes = [(where, replace(file, data=b"")) for where, file in inputs.images]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from models.interpret.prototypes import list_galleries
+from service.auth.keys import get_caller
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import binary_response, problems
 from service.endpoints.models.schemas import GalleryBody
@@ -58,7 +59,8 @@ async def show_memories(
         raise make_problem("invalid-request", "/show", "not_allowed", rule)
     model = context.registry.get(name)
     on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    with context.engine.admission.place():  # it takes a thread for as long as a small answer
+    key = get_caller(request.scope).name
+    with context.engine.admission.place(key):  # it takes a thread for as long as a small answer
         return await on_codec(_shown, model, show, form, get_state(request.scope).request_id)
 
 

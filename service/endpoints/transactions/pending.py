@@ -97,6 +97,7 @@ class PendingScorer:
             lambda control: score(inputs, pack_if_large(inputs), control),
             workload_of(inputs),
             is_job=True,
+            key=owner,
         )
         outcomes = find_outcomes(graph, inputs, targets, results(inputs, outcome.value))
         await record_outcomes(context, graphs, graph, pending, outcomes)

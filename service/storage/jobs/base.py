@@ -19,8 +19,9 @@ MAX_DEAD = 100  # dead jobs that are listed; older ones expire like others
 @dataclass(frozen=True)
 class JobLimits:
     """Maximum number of unfinished jobs, maximum bytes of requests and responses, and seconds for
-    which a finished job is stored. One API key may have half of the jobs or bytes. If bytes run
-    out, the oldest responses are deleted, those of the same key first."""
+    which a finished job is stored. One API key may have half of the jobs that wait or run, and half
+    of the bytes for their requests. If bytes run out, responses are deleted, each time the oldest
+    of the key that has most bytes."""
 
     max_jobs: int
     max_bytes: int
@@ -63,7 +64,8 @@ class JobStore(ABC):
     @abstractmethod
     def claim(self) -> Job | None:
         """Assign a waiting job to this process, or return None. First come suspects, which were
-        running each time a process ended, then the others in order of arrival."""
+        running each time a process ended, then the jobs of the API key of which fewest run, in
+        order of arrival."""
 
     @abstractmethod
     def mark_started(self, id: str) -> int | None:

@@ -58,14 +58,14 @@ local function increase(field, by)
   if value < 0 then note(HELD, 'it is negative') end
 end
 
--- HELD counts the bytes of finished jobs, and of unfinished ones, the latter by owner too.
+-- HELD counts the bytes of finished jobs, and the number and bytes of unfinished ones, of all
+-- owners and of each.
 local function hold(over, bytes, owner, count)
-  if over then return increase('over', bytes) end
-  increase('unfinished', bytes)
-  if owner and owner ~= '' then
-    increase('bytes:' .. owner, bytes)
-    increase('count:' .. owner, count)
-  end
+  owner = owner or ''
+  local name = over and 'over' or 'unfinished'
+  increase(name, bytes)
+  increase(name .. ':' .. owner, bytes)
+  if not over then increase('count:' .. owner, count) end
 end
 
 local function held(over)
@@ -74,7 +74,7 @@ end
 
 -- Number and bytes of the unfinished jobs of an owner.
 local function begun_by(owner)
-  local count, bytes = unpack(redis.call('HMGET', HELD, 'count:' .. owner, 'bytes:' .. owner))
+  local count, bytes = unpack(redis.call('HMGET', HELD, 'count:' .. owner, 'unfinished:' .. owner))
   return number(count) or 0, number(bytes) or 0
 end
 
@@ -265,16 +265,55 @@ local function hear()
   return time
 end
 
--- Delete the oldest responses, those of the owner first, but not `spare`.
-local function make_room(most, spare, owner)
-  for _, own in ipairs({true, false}) do
-    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
-      if held(true) + held(false) <= most then return end
-      local hash = kind_of(JOB .. id) == 'hash'
-      local mine = hash and redis.call('HGET', JOB .. id, 'owner') == owner
-      if id ~= spare and mine == own then forget(id) end
+local function owner_of(id)
+  return kind_of(JOB .. id) == 'hash' and redis.call('HGET', JOB .. id, 'owner') or ''
+end
+
+-- Delete responses, but not `spare`, until all jobs fit: each time the oldest of the owner that has
+-- most bytes, so that no owner loses responses because another has many.
+local function make_room(most, spare)
+  if held(true) + held(false) <= most then return end
+  local bytes, oldest = {}, {}
+  local counts = redis.call('HGETALL', HELD)
+  for i = 1, #counts, 2 do
+    local name, owner = string.match(counts[i], '^(%a+):(.*)$')
+    if name == 'over' or name == 'unfinished' then
+      bytes[owner] = (bytes[owner] or 0) + (number(counts[i + 1]) or 0)
     end
   end
+  for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
+    local owner = owner_of(id)
+    oldest[owner] = oldest[owner] or {}
+    if id ~= spare then table.insert(oldest[owner], id) end
+  end
+  while held(true) + held(false) > most do
+    local largest
+    for owner, ids in pairs(oldest) do
+      if #ids > 0 and not (largest and bytes[owner] <= bytes[largest]) then largest = owner end
+    end
+    if not largest then return end
+    local id = table.remove(oldest[largest], 1)
+    bytes[largest] = (bytes[largest] or 0) - size_of(id)
+    forget(id)
+  end
+end
+
+-- The job that is to run next: a suspect, or the first job of the owner of which fewest run.
+local function next_waiting()
+  local first = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
+  if not first[1] or tonumber(first[2]) < 0 then return first[1] end
+  local running = {}
+  for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
+    local owner = owner_of(id)
+    running[owner] = (running[owner] or 0) + 1
+  end
+  local best, fewest
+  for _, id in ipairs(redis.call('ZRANGE', WAITING, 0, -1)) do
+    local count = running[owner_of(id)] or 0
+    if not best or count < fewest then best, fewest = id, count end
+    if fewest == 0 then break end
+  end
+  return best
 end
 
 local function wait(id)

@@ -25,23 +25,24 @@ if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
 end
 if ARGV[8] ~= '' then
   local mine, bytes = begun_by(ARGV[8])
-  if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
+  local most_bytes = math.max(ARGV[6] / 2, size)  -- one job may always wait
+  if mine >= math.max(ARGV[5] / 2, 1) or bytes + size > most_bytes then return {'half', mine} end
 end
 local order = redis.call('INCR', ORDER)
 redis.call('HSET', JOB .. id, 'key', key, 'order', order, 'starts', 0, unpack(ARGV, 9))
 if key ~= '' then redis.call('SET', KEY .. key, id) end
 redis.call('ZADD', WAITING, order, id)
 hold(false, size, ARGV[8], 1)
-make_room(tonumber(ARGV[6]), '', ARGV[8])
+make_room(tonumber(ARGV[6]), '')
 return {'added', ''}
 """
 _CLAIM = """
 local time = hear()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
-local id = redis.call('ZRANGE', WAITING, 0, 0)[1]
+local id = next_waiting()
 if id and not place(id) then
   mend()  -- removes all that are no jobs
-  id = redis.call('ZRANGE', WAITING, 0, 0)[1]
+  id = next_waiting()
 end
 if not id then return false end
 redis.call('HSET', JOB .. id, 'holder', ARGV[1], 'begun', 0)
@@ -97,9 +98,9 @@ redis.call('HDEL', JOB .. id, 'holder')
 redis.call('ZREM', WAITING, id)
 redis.call('ZREM', RUNNING, id)
 hold(false, -was, owner, -1)
-hold(true, size_of(id))
+hold(true, size_of(id), owner)
 expire(keep)
-make_room(most, id, owner)
+make_room(most, id)
 return 1
 """
 _READ = """
@@ -139,10 +140,10 @@ local id = ARGV[1]
 if not redis.call('ZSCORE', DEAD, id) or redis.call('HEXISTS', JOB .. id, 'body') == 0 then
   return 0
 end
-hold(true, -size_of(id))
+local owner = redis.call('HGET', JOB .. id, 'owner')
+hold(true, -size_of(id), owner)
 redis.call('HDEL', JOB .. id, 'ended', 'by', 'fault', 'code', 'headers', 'answer', 'answer_seal')
 redis.call('HSET', JOB .. id, 'status', ARGV[2], 'starts', 0, 'order', redis.call('INCR', ORDER))
-local owner = redis.call('HGET', JOB .. id, 'owner')
 hold(false, size_of(id), owner, 1)
 return place(id) and 1 or 0
 """
@@ -166,7 +167,7 @@ for i = 1, #ARGV, 5 do
     redis.call('HSET', JOB .. id, 'route', ARGV[i + 1], 'request_id', ARGV[i + 2],
       'created', ARGV[i + 3], 'owner', ARGV[i + 4], 'status', FAILED, 'fault', LOST, 'ended', time)
     finish(id, time, false)
-    hold(true, size_of(id))
+    hold(true, size_of(id), ARGV[i + 4])
     count = count + 1
   end
 end

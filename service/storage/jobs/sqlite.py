@@ -121,8 +121,11 @@ class SqliteJobStore(JobStore):
         while True:
             with self._transaction() as db:
                 row = db.execute(
-                    "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS"
-                    " NULL AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
+                    "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs LEFT JOIN"
+                    " (SELECT owner AS key_name, COUNT(*) AS num_running FROM jobs"
+                    "  WHERE running AND ended IS NULL GROUP BY owner) ON key_name = owner"
+                    " WHERE ended IS NULL AND NOT running"
+                    " ORDER BY starts >= ? DESC, COALESCE(num_running, 0), jobs.rowid LIMIT 1)"
                     f" RETURNING {_JOB}",
                     [POISON_THRESHOLD],
                 ).fetchone()
@@ -274,18 +277,27 @@ class SqliteJobStore(JobStore):
         if owner:
             count, used_bytes = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
             max_own = max(self._limits.max_jobs / 2, 1)
-            if count >= max_own or used_bytes > self._limits.max_bytes / 2:
+            max_own_bytes = max(self._limits.max_bytes / 2, size)  # one job may always wait
+            if count >= max_own or used_bytes + size > max_own_bytes:
                 raise queue_full_error(count, half=True)
 
     def _make_room(self, db: sqlite3.Connection, new: Job) -> None:
-        """Drop the oldest answers until the rest fits, its owner's before others'; that of `new`
-        stays."""
+        """Drop responses, but not that of `new`, until all jobs fit: each time the oldest of the
+        owner that has most bytes, so that no owner loses responses because another has many."""
         (used_bytes,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
-        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ?"
-        oldest = db.execute(f"{over} ORDER BY owner != ?, ended", [new.id, new.owner])
+        if used_bytes <= self._limits.max_bytes:
+            return
+        owned = dict(db.execute("SELECT owner, TOTAL(size) FROM jobs GROUP BY owner").fetchall())
+        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? AND owner = ?"
+        oldest = {owner: db.execute(f"{over} ORDER BY ended", [new.id, owner]) for owner in owned}
         dropped = []
-        while used_bytes > self._limits.max_bytes and (row := oldest.fetchone()):
+        while used_bytes > self._limits.max_bytes and owned:
+            largest = max(owned, key=owned.__getitem__)
+            if (row := oldest[largest].fetchone()) is None:
+                del owned[largest]
+                continue
             dropped.append(row[:1])
+            owned[largest] -= row[1]
             used_bytes -= row[1]
         db.executemany("DELETE FROM jobs WHERE id = ?", dropped)
 

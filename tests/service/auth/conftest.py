@@ -28,6 +28,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Ring:
     ring.add("scorer", routes=["/anomaly", "GET /models"], models=["et-small"])
     ring.add("viewer", routes=["GET /openapi.json"], models=["et-small"])
     ring.add("protocol", routes=["/v2"], models=["et-small"])
+    ring.add("prometheus", routes=["GET /metrics"])
     ring.add("slow", rate={"per_second": 0.5, "burst": 2})
     ring.add("poor", quota={"cost": 1000, "seconds": 1000})
     return ring

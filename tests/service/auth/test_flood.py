@@ -23,6 +23,7 @@ def test_a_stranger_is_told_nothing_in_a_flood(
 ) -> None:
     ring = Ring(tmp_path / "keys.json")
     known, other = ring.add("known"), ring.add("other", routes=["/classify"])
+    watcher = ring.add("watcher", routes=["/metrics"])
     server = start(
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
@@ -45,17 +46,18 @@ def test_a_stranger_is_told_nothing_in_a_flood(
     with (
         socket.create_connection(("127.0.0.1", server.port), 20) as running,
         httpx.Client(base_url=server.url, headers=known) as client,
+        httpx.Client(base_url=server.url, headers=watcher) as watching,
     ):
         running.sendall("\r\n".join((*lines, "", body)).encode())
-        wait_until(lambda: value(families(client)["basin_queue_depth"]) == 1)
+        wait_until(lambda: value(families(watching)["basin_queue_depth"]) == 1)
         for _ in range(FLOOD):
             assert client.post("/anomaly/score", json={}).status_code == 429
-        before = families(client)
+        before = families(watching)
         check(asked(), 401, "unauthenticated")
         check(asked(authorization=f"Bearer {new_secret()}"), 401, "unauthenticated")
         check(asked(**other), 403, "forbidden")
         check(asked(**known), 429, "queue-full")
-        after = families(client)
+        after = families(watching)
     for status, count in (("401", 2), ("403", 1), ("429", 1)):
         label = {"route": "/anomaly/score", "status": status}
         each = [value(found["basin_requests"], "_total", **label) for found in (before, after)]

@@ -13,6 +13,7 @@ from tests.support.api_keys import Ring, bearer
 from tests.support.checkpoints import make_sample
 from tests.support.completion import completed, pictures, send
 from tests.support.image_files import saved
+from tests.support.prometheus import families, value
 from tests.support.server import Server
 
 
@@ -43,7 +44,9 @@ def test_an_operator_has_models_too(guarded, ring: Ring) -> None:
         for verb in ("PUT", "DELETE"):
             check(client.request(verb, "/models/cdat-small"), 403, "forbidden")
         check(client.get("/metrics"), 403, "forbidden")
-    metrics = httpx.get(f"{guarded[0].url}/metrics", headers=bearer(ring.secrets["all"])).text
+    metrics = httpx.get(
+        f"{guarded[0].url}/metrics", headers=bearer(ring.secrets["prometheus"])
+    ).text
     for name in ("et-small", "cdat-small"):
         assert f'basin_model_bytes{{model="{name}"}}' in metrics
 
@@ -175,3 +178,22 @@ def test_examples_name_the_models_of_the_key_alone(ask) -> None:
     assert limited.status_code == 200
     assert '"et-small"' in limited.text
     assert '"cdat-small"' not in limited.text
+
+
+def test_metrics_show_a_key_its_own_alone(ask, guarded, ring: Ring) -> None:
+    body = make_sample(11).arrays(dynamics={"steps": 1})
+    for name in ("all", "other"):
+        assert ask(name).post("/anomaly/score", json=body).status_code == 200
+    own = families(ask("other"))
+    assert own.keys() == {"basin_key_cost", "basin_key_cost_created"}
+    keys = {sample.labels["key"] for family in own.values() for sample in family.samples}
+    assert keys == {"other"}
+    assert value(own["basin_key_cost"], "_total") > 0
+    check(ask("scorer").get("/metrics"), 403, "forbidden")
+    watching = families(ask("prometheus"))
+    assert {"basin_requests", "basin_model_bytes", "basin_queue_depth"} <= watching.keys()
+    keys = {sample.labels["key"] for sample in watching["basin_key_cost"].samples}
+    assert {"all", "other"} <= keys
+    headers = bearer(ring.secrets["operator"])
+    admin = httpx.get(f"http://127.0.0.1:{guarded[1]}/metrics", headers=headers).text
+    assert 'basin_key_cost_total{key="other"}' in admin

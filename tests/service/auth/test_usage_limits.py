@@ -44,7 +44,7 @@ def test_a_quota_is_of_cost(ask, server: Server) -> None:
     check(never, 429, "quota-exceeded")
     assert "retry-after" not in never.headers
     assert httpx.get(server.url + "/metrics").status_code == 401
-    metrics = ask("all").get("/metrics").text
+    metrics = ask("prometheus").get("/metrics").text
     assert f'basin_key_cost_total{{key="poor"}} {price + price * 2 // 3}.0' in metrics
     assert 'basin_key_refusals_total{key="",type="unauthenticated"}' in metrics
     assert 'basin_key_refusals_total{key="poor",type="quota-exceeded"} 2.0' in metrics
@@ -71,7 +71,7 @@ def test_keys_turn_under_traffic(ring: Ring, server: Server, wait) -> None:
                 current, count = new, len(seen)
                 wait(lambda count=count: len(seen) > count + 5)
             ring.path.write_text("{")  # whatever an editor leaves
-            faults = bearer(ring.secrets["all"])
+            faults = bearer(ring.secrets["prometheus"])
             wait(
                 lambda: (
                     "basin_key_faults_total 1.0"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from service.engine.fair_queue import FairQueue, Flow, Schedulable
 
 
@@ -36,3 +38,20 @@ def test_what_was_had_while_nobody_waited_is_free() -> None:
         turns.charge(entity, 1, 0.001)
         turns.queue(entity)
     assert led in taken
+
+
+def test_an_owner_has_no_larger_share_with_more_flows() -> None:
+    turns = FairQueue()
+    chains = [Chain(turns.flow(f"many {n}", weight, "many")) for n, weight in ((0, 1.0), (1, 0.5))]
+    few = Chain(turns.flow("few", 1.0, "few"))
+    for chain in (*chains, few):
+        turns.queue(chain)
+    taken = []
+    for _ in range(600):
+        entity = turns.take()
+        assert isinstance(entity, Chain)
+        taken.append(entity)
+        turns.charge(entity, 1, 0.001)
+        turns.queue(entity)
+    counts = [taken.count(chain) for chain in (*chains, few)]
+    assert counts == pytest.approx([200, 100, 300], abs=3)

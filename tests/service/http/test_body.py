@@ -14,8 +14,9 @@ from service.media_types import JSON, SAFETENSORS
 from service.workers.large_json import LARGE_BODY_BYTES
 
 
-def request_of(*parts: bytes, ends: bool = True, **headers: str) -> Request:
-    """A request whose body comes in `parts`; the connection closes after them unless it `ends`."""
+def request_of(*parts: bytes, ends: bool = True, client: str = "", **headers: str) -> Request:
+    """A request of an address, whose body comes in `parts`; the connection closes after them unless
+    it `ends`."""
     messages: list[dict[str, Any]] = [
         {"type": "http.request", "body": part, "more_body": True} for part in parts
     ]
@@ -29,7 +30,8 @@ def request_of(*parts: bytes, ends: bool = True, **headers: str) -> Request:
         return next(waiting)
 
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "headers": pairs}, receive)
+    peer = (client, 1234) if client else None
+    return Request({"type": "http", "headers": pairs, "client": peer}, receive)
 
 
 async def read(reader: BodyReader, request: Request, timeout_s: float | None = 1.0) -> bytes:
@@ -44,12 +46,12 @@ def problem_of(reader: BodyReader, request: Request, timeout_s: float | None = 1
 
 
 def test_a_body_is_its_parts_in_order() -> None:
-    assert asyncio.run(read(BodyReader(9, 9), request_of(b"abc", b"", b"def"))) == b"abcdef"
-    assert asyncio.run(read(BodyReader(9, 9), request_of(b""))) == b""
+    assert asyncio.run(read(BodyReader(9, 18), request_of(b"abc", b"", b"def"))) == b"abcdef"
+    assert asyncio.run(read(BodyReader(9, 18), request_of(b""))) == b""
 
 
 def test_one_byte_more_than_the_limit_is_refused_and_forgotten() -> None:
-    reader = BodyReader(6, 6)
+    reader = BodyReader(6, 12)
     assert problem_of(reader, request_of(b"abcd", b"efg")).kind == "body-too-large"
     assert asyncio.run(read(reader, request_of(b"abcdef"))) == b"abcdef"  # nothing was left counted
 
@@ -64,7 +66,7 @@ def test_a_declared_length_above_the_limit_is_refused_before_a_byte_is_read() ->
 
 def test_bodies_in_memory_share_a_limit_until_they_are_released() -> None:
     async def main() -> None:
-        reader = BodyReader(6, 8)
+        reader = BodyReader(6, 8)  # of requests without an address, which have no shares
         async with reader.read(request_of(b"abcdef"), 1.0):
             with pytest.raises(Problem) as error:
                 await read(reader, request_of(b"abc"))
@@ -72,6 +74,21 @@ def test_bodies_in_memory_share_a_limit_until_they_are_released() -> None:
             assert error.value.headers["retry-after"] == "1"
             assert await read(reader, request_of(b"ab")) == b"ab"
         assert await read(reader, request_of(b"abcdef")) == b"abcdef"
+
+    asyncio.run(main())
+
+
+def test_a_client_leaves_as_much_as_it_holds() -> None:
+    async def main() -> None:
+        reader = BodyReader(6, 12)
+        async with reader.read(request_of(b"abcde", client="192.0.2.1"), 1.0):
+            with pytest.raises(Problem) as error:
+                await read(reader, request_of(b"ab", client="192.0.2.1"))
+            assert error.value.kind == "queue-full"
+            assert error.value.headers["retry-after"] == "1"
+            assert "have 5 of 12 bytes (BASIN_MAX_BUFFERED_BYTES)" in error.value.detail
+            assert await read(reader, request_of(b"abc", client="192.0.2.2")) == b"abc"
+        assert await read(reader, request_of(b"abcdef", client="192.0.2.1")) == b"abcdef"
 
     asyncio.run(main())
 

@@ -74,3 +74,14 @@ def test_keys_expire_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch)
     now = 11.0
     with keys.reserve("c", b"two"):  # expired
         pass
+
+
+def test_many_of_one_client_drop_none_of_another() -> None:
+    keys = IdempotencyKeys(60, max_keys=4)
+    for key in ("few\nk", *(f"many\n{number}" for number in range(9))):
+        with keys.reserve(key, b"one"):
+            pass
+    with pytest.raises(Problem, match="key-reused"), keys.reserve("few\nk", b"two"):
+        pass
+    with keys.reserve("many\n0", b"two"):  # dropped
+        pass

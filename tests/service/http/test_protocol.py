@@ -55,6 +55,10 @@ def connect(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 20)
 
 
+def connect_from(address: str, server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 20, (address, 0))
+
+
 def exchange(server: Server, *parts: bytes, half_closed: bool = False) -> bytes:
     """All that comes back until the server closes."""
     with connect(server) as line:
@@ -319,8 +323,14 @@ def test_connections_are_bounded(server):
             except TimeoutError:
                 answered.append(None)
         told = [raw for raw in answered if raw]
-        assert 8 <= len(told) <= 12
+        assert 33 <= len(told) <= 37  # one address has half of the 50
         refused(told[0], 503, "too-many-connections")
+        assert b"This address has 25 of 50 connections" in told[0]
+        lines += [connect_from("127.0.0.2", server) for _ in range(10)]
+        for line in lines[-10:]:
+            line.settimeout(5)
+            line.sendall(LIVE + b"\r\n")
+            assert line.recv(4096).startswith(b"HTTP/1.1 200 ")
     finally:
         for line in lines:
             line.close()

@@ -21,6 +21,7 @@ from service.storage.cache import LocalCache
 from service.storage.cache_redis import RedisCache
 from service.storage.limiter import TokenBucket
 from service.storage.limiter_redis import RedisLimiter
+from service.storage.memories import MemoryStore
 from service.storage.memories_redis import RedisMemoryStore
 from service.storage.redis_client import RedisClient, RedisUnavailableError
 from tests.support.redis_server import RedisServer
@@ -264,12 +265,16 @@ def test_a_memory_stored_on_one_server_is_on_all(
     assert two.scoped_to("alice").get("m")[0].sha256 != two.get("m")[0].sha256
     assert list(two.scoped_to("alice").list_cards()) == ["m"]
     assert two.put("n", file_of(3))
+    assert two.put("l", file_of(3))  # those of another key do not count
+    two.delete("l")
+    assert two.put("l", file_of(5))
     with pytest.raises(Problem) as error:
         two.put("o", file_of(4))
     assert (
         error.value.detail
-        == "At most 3 memories (BASIN_MAX_MEMORIES) may be stored. Delete one first."
+        == "At most 3 memories (BASIN_MAX_MEMORIES) may be stored per API key. Delete one first."
     )
+    two.delete("l")
     two.delete("m")
     for store in (one, two):
         with pytest.raises(Problem):
@@ -277,6 +282,32 @@ def test_a_memory_stored_on_one_server_is_on_all(
         with pytest.raises(Problem):
             store.delete("m")
     assert list(one.list_cards()) == ["n"]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_bytes_of_one_key_leave_as_many_to_others(
+    redis_server: RedisStart, tmp_path: Path, is_shared: bool
+) -> None:
+    size = len(file_of(0))
+    limits = tmp_path / "ships", tmp_path / "own", 10, 7 * size
+    if is_shared:
+        store: MemoryStore = RedisMemoryStore(*limits, RedisClient(redis_server().url, 1.0))
+    else:
+        store = MemoryStore(*limits)
+    alice, bob = store.scoped_to("alice"), store.scoped_to("bob")
+    assert [alice.put(name, file_of(0)) for name in "abc"] == [True] * 3
+    with pytest.raises(Problem, match="store-full") as error:
+        alice.put("d", file_of(0))
+    assert "BASIN_MAX_MEMORY_BYTES" in error.value.detail
+    assert not alice.put("c", file_of(1))  # in the place of another
+    assert [bob.put(name, file_of(0)) for name in "ab"] == [True] * 2
+    with pytest.raises(Problem, match="store-full"):
+        bob.put("c", file_of(0))
+    # Without keys there is one owner, of all that is free.
+    assert [store.put(name, file_of(0)) for name in "ab"] == [True] * 2
+    with pytest.raises(Problem, match="store-full") as error:
+        store.put("c", file_of(0))
+    assert "together" in error.value.detail
 
 
 def test_what_a_writer_writes_now_is_not_cleaned_away(

@@ -184,7 +184,7 @@ def test_one_key_leaves_room_for_others(any_opened):
     refused("queue-full", lambda: add(store, owner="many"))
     add(store, owner="other")
     finish(store, first)
-    add(store, b"x" * 50_000, owner="many")
+    add(store, b"x" * 40_000, owner="many")
     refused("queue-full", lambda: add(store, owner="many"))
 
 
@@ -192,7 +192,33 @@ def test_one_key_leaves_bytes_for_others(any_opened):
     store = any_opened(max_bytes=100_000)
     add(store, b"x" * 50_000, owner="large")
     refused("queue-full", lambda: add(store, owner="large"))
-    add(store, owner="other")
+    add(store, b"x" * 40_000, owner="other")
+    # The next one counts, not only those before it.
+    refused("queue-full", lambda: add(store, b"x" * 10_000, owner="other"))
+
+
+def test_many_answers_of_one_key_drop_no_answer_of_another(any_opened):
+    store = any_opened(max_bytes=60_000)
+    mine = add(store, owner="few")
+    finish(store, mine, b"x" * 1_000)
+    for _ in range(12):
+        finish(store, add(store, owner="many"), b"x" * 8_000)
+    newer = [add(store, owner="few") for _ in range(2)]
+    for job in newer:
+        finish(store, job, b"x" * 1_000)
+    assert all(store.get(job.id) for job in (mine, *newer))
+
+
+def test_jobs_of_keys_take_turns(any_opened):
+    store = any_opened()
+    many = [add(store, owner="many") for _ in range(3)]
+    few = [add(store, owner="few") for _ in range(2)]
+    claimed = [store.claim().id for _ in range(4)]
+    assert claimed == [job.id for job in (many[0], few[0], many[1], few[1])]
+    finish(store, few[0])
+    few.append(add(store, owner="few"))
+    assert store.claim().id == few[2].id  # two of the other key run
+    assert store.claim().id == many[2].id
 
 
 def test_the_owner_s_answers_make_room_before_others_do(any_opened):

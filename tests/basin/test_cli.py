@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from basin_client.tables import read_table
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+import basin
 from basin.cli import app
 from basin.io import write_table
 from tests.support.checkpoints import FEATURES, MOLECULES, make_sample
@@ -284,6 +287,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_smiles(tmp_path / "a.smi", None)
     with pytest.raises(InputError):
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "a.xlsx")
+
+
+def test_an_edited_manifest_is_sealed(checkpoints: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "et-small"
+    shutil.copytree(checkpoints / "et-small", folder)
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"threshold": 0.5', '"threshold": 0.75'))
+    with pytest.raises(InputError, match=r"damaged or edited.*basin seal"):
+        basin.load(folder)
+    result = CliRunner().invoke(app, ["seal", str(folder)])
+    assert result.exit_code == 0
+    model = basin.load(folder)
+    assert model.manifest.threshold == 0.75
+    assert result.stdout == f"{folder} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+    path.write_text("{")
+    result = CliRunner().invoke(app, ["seal", str(folder)])
+    assert isinstance(result.exception, InputError)
+    assert "manifest.json" in str(result.exception)
 
 
 def test_onnx(checkpoints: Path, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_a_task_that_ends_is_started_again(supervisor, registry, end, reason):
         starts += 1
         if starts == 1:
             await end()
+            return
         await asyncio.sleep(60)
 
     async def run() -> None:

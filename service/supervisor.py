@@ -50,6 +50,7 @@ class Supervisor:
         Args:
             is_over: whether `work` may return; by default never.
         """
+        self._restarts.labels(name)  # from 0 on, so that a first one is an increase
         return asyncio.create_task(self._keep_running(name, work, is_over), name=name)
 
     async def _keep_running(
@@ -78,6 +79,7 @@ class Supervisor:
 
     def run_in_thread(self, name: str, work: Callable[[], object]) -> None:
         """Run `work` in this thread until it returns, or raises after `close`."""
+        self._restarts.labels(name)
         pauses = _Pauses()
         while True:
             try:

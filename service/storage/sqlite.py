@@ -55,8 +55,6 @@ class Database:
             ):  # it holds requests of clients, so only this user may read it
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
             db = sqlite3.connect(self._path, timeout=0, isolation_level=None)
-            # A damaged text is for the reader of its row to notice, not for all of a query.
-            db.text_factory = _decode_text
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self._path}: {error}") from error
         try:
@@ -94,10 +92,6 @@ class Database:
             if isinstance(error, sqlite3.Error):
                 raise StoreError(f"{self._path}: {error}") from error
             raise
-
-
-def _decode_text(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")
 
 
 def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:

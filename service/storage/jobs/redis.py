@@ -189,8 +189,9 @@ class RedisJobStore(JobStore):
 
     def delete(self, id: str) -> bool:
         raw = self._find_dead(id) if "\\" in id else id
-        self._remembered.set_state(id, State.DELETED)
-        return self._run("delete", raw or id, self._limits.keep_s) == 1
+        is_deleted = self._run("delete", raw or id, self._limits.keep_s) == 1
+        self._remembered.add(Job("", "", id), State.DELETED)
+        return is_deleted
 
     def expire(self) -> None:
         self._run("expire", self._limits.keep_s)

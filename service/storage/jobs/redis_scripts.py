@@ -1,6 +1,7 @@
 """Lua scripts of the job store in Redis: one for each change, so that it is atomic.
 
-The first write of a script is one that a full Redis refuses, so that nothing has changed then.
+The first write of a script is one that a full Redis refuses, so that nothing has changed then;
+what restores order is accepted.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ for i = 1, #ARGV, 5 do
   local id = ARGV[i]
   if kind_of(JOB .. id) == 'none' then
     local time = string.format('%.6f', now())
+    redis.call('DEL', JOB .. id)  -- a first write that a full Redis accepts
     redis.call('HSET', JOB .. id, 'route', ARGV[i + 1], 'request_id', ARGV[i + 2],
       'created', ARGV[i + 3], 'owner', ARGV[i + 4], 'status', FAILED, 'fault', LOST, 'ended', time)
     finish(id, time, false)

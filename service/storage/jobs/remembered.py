@@ -41,10 +41,10 @@ class RememberedJobs:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = Lock()
 
-    def add(self, job: Job) -> None:
-        """Remember a job that this server accepted or ran."""
+    def add(self, job: Job, state: State = State.UNFINISHED) -> None:
+        """Remember a job that this server accepted, ran or deleted."""
         with self._lock:
-            self._entries[job.id] = _Entry(job, State.UNFINISHED, time.monotonic())
+            self._entries[job.id] = _Entry(job, state, time.monotonic())
             if len(self._entries) > _MAX_JOBS:
                 self._entries.popitem(last=False)
 

@@ -75,6 +75,8 @@ class SqliteJobStore(JobStore):
     def open(self) -> None:
         self._database.open()
         with self._transaction() as db:
+            # A damaged text is for the digest of its row to show, not an error of each query.
+            db.text_factory = decode_text
             db.execute("UPDATE jobs SET running = FALSE WHERE running")  # by one that has ended
             length = f"{OVERHEAD} + IFNULL(LENGTH(body), 0) + IFNULL(LENGTH(answer), 0)"
             db.execute(f"UPDATE jobs SET size = {length} WHERE size IS NOT {length}")

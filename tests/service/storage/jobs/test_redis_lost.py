@@ -122,7 +122,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         shutil.copytree(server.folder / "appendonlydir", tmp_path / "copy")
         counts = server.client.hgetall(HELD)
         assert finish_job(one.store, running, b"yes")
-        assert one.store.delete(deleted.id)
+        assert two.store.delete(deleted.id)
         later = add_job(one.store)
         go_back(server, tmp_path / "copy")
         for process in (one, two):
@@ -169,5 +169,23 @@ def test_a_restart_without_loss_changes_nothing(
         assert status_of(two.store, jobs[0]) is Status.DONE
         assert two.store.claim() == jobs[1]
         assert ("damaged", "jobs", 1) not in one.events
+
+    play(act, server)
+
+
+def test_a_full_redis_that_was_emptied_is_used_again(
+    redis_server: Callable[..., RedisServer],
+) -> None:
+    server = redis_server()
+
+    async def act(one: Process, two: Process) -> None:
+        job = add_job(one.store)
+        server.client.flushall()
+        server.client.set("basin:history", "another")
+        server.client.config_set("maxmemory", 1)
+        await one.link.probe()
+        assert one.link.state == "up"
+        assert status_of(one.store, job) is Status.FAILED
+        assert one.lost == 1
 
     play(act, server)

@@ -46,12 +46,23 @@ def require_small(body: bytes, media_type: str) -> None:
         raise Problem("body-too-large", detail)
 
 
+_SMALL_BYTES = 1 << 16  # with every connection of a client this is far less than its share
+
+
 class BodyReader:
     """Reads bodies of at most `max_bytes`, and of at most `max_total_bytes` in memory together, of
-    which each client may hold as much as it leaves free, see `Shares`."""
+    which each client may hold as much as it leaves free, see `Shares`.
 
-    def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
-        self._max, self._shares = max_bytes, Shares(max_total_bytes)
+    Args:
+        small_bytes: what is no larger only has to fit into the total, so that large bodies do not
+            hinder small ones of the same client, or of others behind the same address.
+    """
+
+    def __init__(
+        self, max_bytes: int, max_total_bytes: int, small_bytes: int = _SMALL_BYTES
+    ) -> None:
+        self._max, self._small = max_bytes, small_bytes
+        self._shares = Shares(max_total_bytes)
 
     def read(self, request: Request, timeout_s: float | None) -> _Body:
         """Return a context manager that reads the body, which counts until the context ends.
@@ -70,7 +81,8 @@ class BodyReader:
         """Count `more` bytes of a body of which `read` bytes are counted already."""
         if read + more > self._max:
             raise self._too_large()
-        if not self._shares.may_take(client, more):
+        is_small = read + more <= self._small
+        if not (self._shares.has_room(more) if is_small else self._shares.may_take(client, more)):
             raise self._buffer_full(client, more)
         self._shares.take(client, more)
 

@@ -58,7 +58,7 @@ class ModelSettings(SettingsGroup):
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="number of CPU threads of the compute thread; all cores by default",
+        description="number of CPU threads of a compute thread; all cores by default",
     )
 
 

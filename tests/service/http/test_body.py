@@ -80,13 +80,14 @@ def test_bodies_in_memory_share_a_limit_until_they_are_released() -> None:
 
 def test_a_client_leaves_as_much_as_it_holds() -> None:
     async def main() -> None:
-        reader = BodyReader(6, 12)
+        reader = BodyReader(6, 12, small_bytes=1)
         async with reader.read(request_of(b"abcde", client="192.0.2.1"), 1.0):
             with pytest.raises(Problem) as error:
                 await read(reader, request_of(b"ab", client="192.0.2.1"))
             assert error.value.kind == "queue-full"
             assert error.value.headers["retry-after"] == "1"
             assert "have 5 of 12 bytes (BASIN_MAX_BUFFERED_BYTES)" in error.value.detail
+            assert await read(reader, request_of(b"a", client="192.0.2.1")) == b"a"
             assert await read(reader, request_of(b"abc", client="192.0.2.2")) == b"abc"
         assert await read(reader, request_of(b"abcdef", client="192.0.2.1")) == b"abcdef"
 

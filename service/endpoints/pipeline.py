@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -177,8 +178,14 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
 
 
 async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> ResponsePayload:
-    """Parse, queue, compute and render one task."""
+    """Parse, queue, compute and render one task.
+
+    Args:
+        deadline_s: seconds from now until the response is due; what parsing took is gone from them
+            when the engine decides whether the rest is enough.
+    """
     context, state = task.context, task.state
+    due = time.monotonic() + deadline_s
     async with AsyncExitStack() as resources:
         await task.parse(body, resources)
         del body
@@ -188,7 +195,7 @@ async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> Re
             outcome = await context.engine.run(
                 task.run,
                 workload,
-                deadline_s=deadline_s,
+                deadline_s=due - time.monotonic(),
                 is_job=state.is_job,
                 progress=state.progress,
             )

@@ -16,7 +16,8 @@ from models.interpret.reasons import RowReasons
 from service.endpoints.anomaly.explanation import explained_score
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.convergence import ConvergenceReports
-from service.endpoints.common.dynamics import as_trained, max_total_steps, resolved_dynamics
+from service.endpoints.common.cost import count_target_tokens, count_tokens, estimate_cost
+from service.endpoints.common.dynamics import as_trained, resolved_dynamics
 from service.endpoints.common.include import TOKENS
 from service.endpoints.common.reasons import ReasonCollector, reasons_to_dict
 from service.engine.engine import Workload
@@ -44,14 +45,9 @@ class Scored:
     explanations: dict[int, dict[str, Any]]
 
 
-def size_of(task: ScoreInputs) -> int:
-    """Nodes and edges."""
-    return task.graph.num_nodes + task.graph.edge_index.shape[1]
-
-
 def pack_if_large(task: ScoreInputs) -> GraphBatch | None:
     """The graph as the model takes it; None where its turn does that, with those of others."""
-    return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
+    return None if count_tokens(task.graph) <= _SMALL else task.model.network.pack([task.graph])
 
 
 def score(
@@ -92,16 +88,24 @@ def score(
 def response_weight(task: ScoreInputs, media_type: str) -> int:
     """Of the response, as `AppContext.offload_if_large` counts bytes."""
     num_results = task.graph.num_nodes if task.targets is None else len(task.targets)
-    reasons = bool(task.include) * size_of(task) * _REASON_BYTES
+    reasons = bool(task.include) * count_tokens(task.graph) * _REASON_BYTES
     return num_results * _RESULT_BYTES[media_type] + reasons
 
 
 def workload_of(task: ScoreInputs) -> Workload:
-    """What the engine has to know of a score."""
-    size = size_of(task)
+    """What the engine has to know of a score. With explanations it looks at all edges, so call it
+    off the event loop."""
+    network, size = task.model.network, count_tokens(task.graph)
+    explained_tokens = 0
+    if "explanation" in task.include:
+        targets = range(task.graph.num_nodes) if task.targets is None else task.targets.tolist()
+        num_features = len(task.model.explained_features)
+        explained_tokens = sum(
+            count_target_tokens(network, task.graph, num_features, target) for target in targets
+        )
     return Workload(
         flow=task.model.name,
-        cost=size * max_total_steps(task.model.network, task.params),
+        cost=estimate_cost(network, task.params, size, task.include, explained_tokens),
         size=size,
         is_isolated=task.params.deterministic,
         batchable=batchable(task),
@@ -111,7 +115,7 @@ def workload_of(task: ScoreInputs) -> Workload:
 def batchable(task: ScoreInputs) -> BatchableRequest | None:
     """The same for tasks that begin together, of one model with equal params: rows of as many steps
     end together. None where a task is to be run by itself."""
-    alone = task.params.tolerance or size_of(task) > _SMALL
+    alone = task.params.tolerance or count_tokens(task.graph) > _SMALL
     if alone or not _OF_COURSES.issuperset(task.include):
         return None
     params = replace(task.params, seed=0) if task.params.seed else task.params

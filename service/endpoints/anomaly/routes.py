@@ -53,7 +53,7 @@ from service.validation.safetensors_body import GRAPH_TENSORS
 from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
 router = APIRouter(tags=["anomaly"])
-_Packed = tuple[ScoreInputs, GraphBatch | None]
+_Packed = tuple[ScoreInputs, GraphBatch | None, Workload]
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
     "`edge_type` and `targets` (row numbers) may be left out, and `edge_attr` comes with models "
@@ -97,6 +97,7 @@ class ScoreTask(InferenceTask[Scored]):
 
     inputs: ScoreInputs
     batch: GraphBatch | None  # the graph as the model takes it, if it is packed before its turn
+    _workload: Workload
 
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, content_type = self.context, self.content_type
@@ -113,7 +114,7 @@ class ScoreTask(InferenceTask[Scored]):
             parsed = await self.on_codec(self._take_subgraph, parsed, graph)
         elif isinstance(parsed, TransactionScoreInputs):
             parsed = await self.on_codec(self._build_neighborhoods, parsed)
-        self.inputs, self.batch = parsed
+        self.inputs, self.batch, self._workload = parsed
         self.state.timer.lap("parse")
 
     def _read(
@@ -129,7 +130,7 @@ class ScoreTask(InferenceTask[Scored]):
         return _pack(inputs.from_stored(graph, self.settings))
 
     def workload(self) -> Workload:
-        return workload_of(self.inputs)
+        return self._workload
 
     def run(self, control: StepControl) -> Scored:
         return score(self.inputs, self.batch, control, max_tensor_bytes=self.max_tensor_bytes)
@@ -147,4 +148,4 @@ class ScoreTask(InferenceTask[Scored]):
 
 
 def _pack(inputs: ScoreInputs) -> _Packed:
-    return inputs, pack_if_large(inputs)
+    return inputs, pack_if_large(inputs), workload_of(inputs)

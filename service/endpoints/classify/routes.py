@@ -37,7 +37,7 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.cost import count_graph_tokens, count_tokens, estimate_cost
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
@@ -111,13 +111,17 @@ class ClassifyTask(InferenceTask[Classified]):
         self.graphs = [item.graph for item in self.items if item.graph is not None]
 
     def workload(self) -> Workload:
-        model, params = self.inputs.model, self.inputs.params
-        size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in self.graphs)
+        inputs, model = self.inputs, self.inputs.model
+        network, num_tasks = model.network, len(model.tasks)
+        size = sum(map(count_tokens, self.graphs))
+        explained = 0
+        if "explanation" in inputs.include:
+            explained = sum(count_graph_tokens(network, graph, num_tasks) for graph in self.graphs)
         return Workload(
             flow=model.name,
-            cost=size * max_total_steps(model.network, params),
+            cost=estimate_cost(network, inputs.params, size, inputs.include, explained),
             size=min(size, ENTRIES),
-            is_isolated=params.deterministic,
+            is_isolated=inputs.params.deterministic,
         )
 
     def run(self, control: StepControl) -> Classified:

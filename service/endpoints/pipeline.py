@@ -98,6 +98,12 @@ class InferenceTask(ABC, Generic[R]):
         """Limit for the reasons in a response of tensors; None for a response without them."""
         return self.settings.max_response_bytes if self.accept == SAFETENSORS else None
 
+    @property
+    def num_results(self) -> int | None:
+        """Results that the response will have, each a number of every output; None where that is
+        not known before they are computed. Known once the body is parsed."""
+        return None
+
     async def on_codec(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work` on the threads that parse bodies and encode responses."""
         return await asyncio.get_running_loop().run_in_executor(self.context.codec, work, *args)

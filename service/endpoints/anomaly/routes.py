@@ -14,7 +14,9 @@ from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.encode import encode_scores
 from service.endpoints.anomaly.infer import (
     Scored,
+    count_results,
     pack_if_large,
+    require_scores_fit,
     response_weight,
     score,
     workload_of,
@@ -121,13 +123,21 @@ class ScoreTask(InferenceTask[Scored]):
         self, body: bytes, content_type: str
     ) -> _Packed | StoredScoreInputs | TransactionScoreInputs:
         inputs = parse_score(body, content_type, self.context.registry, self.settings)
-        return _pack(inputs) if isinstance(inputs, ScoreInputs) else inputs
+        return self._pack(inputs) if isinstance(inputs, ScoreInputs) else inputs
 
     def _build_neighborhoods(self, inputs: TransactionScoreInputs) -> _Packed:
-        return _pack(inputs.build(self.settings))
+        return self._pack(inputs.build(self.settings))
 
     def _take_subgraph(self, inputs: StoredScoreInputs, graph: StoredGraph) -> _Packed:
-        return _pack(inputs.from_stored(graph, self.settings))
+        return self._pack(inputs.from_stored(graph, self.settings))
+
+    def _pack(self, inputs: ScoreInputs) -> _Packed:
+        require_scores_fit(inputs, self.accept, self.settings)
+        return inputs, pack_if_large(inputs), workload_of(inputs)
+
+    @property
+    def num_results(self) -> int | None:
+        return count_results(self.inputs)
 
     def workload(self) -> Workload:
         return self._workload
@@ -145,7 +155,3 @@ class ScoreTask(InferenceTask[Scored]):
         )
         # A stored graph may change, and its revision is no part of the cache key.
         return payload if inputs.subgraph is None else payload.without_caching()
-
-
-def _pack(inputs: ScoreInputs) -> _Packed:
-    return inputs, pack_if_large(inputs), workload_of(inputs)

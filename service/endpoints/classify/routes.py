@@ -22,7 +22,7 @@ from service.endpoints.classify.infer import (
     graph_results,
     require_any,
 )
-from service.endpoints.classify.parse import ClassifyInputs, Item, parse_classify
+from service.endpoints.classify.parse import MAX_SVG_BYTES, ClassifyInputs, Item, parse_classify
 from service.endpoints.classify.schemas import (
     ClassifyResponse,
     GraphsRequest,
@@ -45,8 +45,6 @@ from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
 from service.payload import ResponsePayload
 from service.workers.smiles_pool import TRANSIENT_CODES, SmilesParserPool
-
-_MOST_SVG = 1 << 18  # characters of a drawing
 
 router = APIRouter(tags=["classify"])
 _BODY = json_or_tensors_body(
@@ -147,7 +145,7 @@ async def _draw(drawings: Sequence[Drawing], pool: SmilesParserPool) -> bool:
     if not drawings:
         return True
     smiles, effects = [each.smiles for each in drawings], [each.effects for each in drawings]
-    svgs = await pool.draw_async(smiles, effects, _MOST_SVG)
+    svgs = await pool.draw_async(smiles, effects, MAX_SVG_BYTES)
     for drawing, svg in zip(drawings, svgs, strict=True):
         drawing.explanation["svg"] = svg
     return None not in svgs

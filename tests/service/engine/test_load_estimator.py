@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from contextlib import ExitStack
 
 import pytest
@@ -18,7 +19,7 @@ SMALL_S, LARGE_S = 0.003, 12.0
 
 def _measure(
     load: LoadEstimator,
-    kind: str,
+    kind: Hashable,
     cost: float,
     seconds: float,
     weight: float = 1.0,

@@ -28,7 +28,7 @@ from service.registry.handles import Classifier, Scorer, handle_for
 from tests.support.paths import CHECKPOINTS
 
 NODES, EDGES = 200, 900  # so many that no pass is as short as the least that is charged
-KNOBS = Dynamics(), DynamicsParams()
+KNOBS = Dynamics.model_validate({}), DynamicsParams()
 
 
 @pytest.fixture(scope="module")

@@ -171,8 +171,8 @@ class LoadEstimator:
     def track(
         self, kind: Hashable, weight: float, cost: float, size: int = 0
     ) -> Iterator[PendingRequest]:
-        """Count a request inside the context; whoever runs it sets `ran_s`, and at its end
-        `took_s`."""
+        """Count a request inside the context. The caller sets its `ran_s`, and `took_s` at its
+        end."""
         mine = self._kinds.setdefault(kind, _Kind(weight))
         request = PendingRequest(cost, size)
         mine.pending.append(request)

@@ -70,9 +70,9 @@ def test_large_responses_are_compressed_beside_the_event_loop(
     for name, size in (("small", 1 << 15), ("large", 1 << 20)):
         app.add_api_route(f"/{name}", lambda size=size: Response(b"a" * size), response_model=None)
 
-    def spy(*args: int) -> object:
+    def spy(level: int, method: int, wbits: int) -> object:
         threads.append(threading.current_thread().name)
-        return compressobj(*args)
+        return compressobj(level, method, wbits)
 
     monkeypatch.setattr(zlib, "compressobj", spy)
 

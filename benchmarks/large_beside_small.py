@@ -76,18 +76,18 @@ async def _ask_until(end: float, port: int, body: bytes, media_type: str, into: 
     connection.close()
 
 
-async def _ask_small(port: int, body: bytes, seconds: float) -> _Answers:
-    answers, end = _Answers(), time.perf_counter() + seconds
-    clients = (_ask_until(end, port, body, JSON, answers) for _ in range(SMALL_CLIENTS))
+async def _ask_small(port: int, body: bytes, seconds: float, into: _Answers) -> None:
+    end = time.perf_counter() + seconds
+    clients = (_ask_until(end, port, body, JSON, into) for _ in range(SMALL_CLIENTS))
     await asyncio.gather(*clients)
-    return answers
 
 
 async def _run(port: int, seconds: float) -> None:
     small, deadline_s = _make_small(), Settings().deadline_s
     large = {name: _make_large(*size) for name, size in SIZES.items()}
-    await _ask_small(port, small, ALONE_S / 4)  # not counted
-    alone = await _ask_small(port, small, ALONE_S)
+    alone, small_beside = _Answers(), _Answers()
+    await _ask_small(port, small, ALONE_S / 4, _Answers())  # not counted
+    await _ask_small(port, small, ALONE_S, alone)
     idle = {name: _Answers() for name in large}
     for name, body in large.items():
         connection = Connection(port)
@@ -98,8 +98,8 @@ async def _run(port: int, seconds: float) -> None:
     beside = {name: _Answers() for name in large}
     end = time.perf_counter() + seconds
     clients = (_ask_until(end, port, body, TENSORS, beside[name]) for name, body in large.items())
-    answers, *_ = await asyncio.gather(_ask_small(port, small, seconds), *clients)
-    _print_small(alone, answers)
+    await asyncio.gather(_ask_small(port, small, seconds, small_beside), *clients)
+    _print_small(alone, small_beside)
     _print_large(idle, beside, deadline_s)
 
 

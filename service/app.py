@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from service.auth.keys import ADMIN_PREFIX as OPERATORS
 from service.auth.middleware import AuthMiddleware
-from service.context import AppContext
+from service.context import INLINE_BYTES, AppContext
 from service.endpoints import openapi
 from service.endpoints.alerts.nodes import NodeWatcher
 from service.endpoints.alerts.webhooks import WebhookSender
@@ -165,6 +165,7 @@ def _configure_app(
         GZipMiddleware,
         minimum_size=_MIN_COMPRESSED_BYTES,
         compresslevel=1,  # six times as fast as the default on digits, for 10 % more bytes
+        thread_minimum_size=INLINE_BYTES,  # a larger one is compressed beside the event loop
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, SAFETENSORS),
     )
     app.add_middleware(ThrottleMiddleware, pace=context.throttle, hold=context.metrics.held.inc)

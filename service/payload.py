@@ -1,17 +1,31 @@
-"""Response payloads, before request id and timings are added."""
+"""Response payloads, before request id and timings are added.
+
+Two rules hold for all responses:
+
+- None has more than `BASIN_MAX_RESPONSE_BYTES`. `require_response_bytes` refuses it before it is
+  computed where its size can be known by then.
+- A large one is encoded on a codec thread (`AppContext.offload_if_large`), and its long lists part
+  by part (`dump_parts`): orjson holds the GIL while it encodes, so that the event loop would stand
+  still all the same. Starlette compresses large ones in threads of its own (`service.app`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import orjson
 import safetensors.numpy
 
+from service.errors import make_problem
 from service.imaging.encode import embed_json
 from service.media_types import JSON, PNG, SAFETENSORS
+
+_PART_ITEMS = 1024  # objects of a list that are encoded together: about a millisecond
+_PART_NUMBERS = 1 << 15  # numbers of an array that are encoded together: about a millisecond
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,48 @@ class ResponsePayload:
     def without_caching(self) -> ResponsePayload:
         """Return the payload with `is_cacheable` off."""
         return replace(self, is_cacheable=False)
+
+
+def require_response_bytes(size_bytes: int, limit: int, at: str, remedy: str) -> None:
+    """Refuse a response that would be too large.
+
+    Args:
+        size_bytes: about how large it would be.
+        limit: `max_response_bytes` of the settings.
+        at: JSON pointer of what makes it large.
+        remedy: what the client can do, as a sentence.
+
+    Raises:
+        Problem: `invalid-request`, `too_large`.
+    """
+    if size_bytes > limit:
+        rule = (
+            f"The response would have about {size_bytes} bytes; at most {limit} "
+            f"(BASIN_MAX_RESPONSE_BYTES) are allowed. {remedy}"
+        )
+        raise make_problem("invalid-request", at, "too_large", rule)
+
+
+def split_items(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the items of a long list, some at a time, for `dump_parts`."""
+    rest = iter(items)
+    while part := list(islice(rest, _PART_ITEMS)):
+        yield part
+
+
+def split_rows(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the rows of an array, some at a time, for `dump_parts`."""
+    row_numbers = max(array[:1].size, 1)
+    step = max(_PART_NUMBERS // row_numbers, 1)
+    for start in range(0, len(array), step):
+        yield np.ascontiguousarray(array[start : start + step])
+
+
+def dump_parts(parts: Iterable[Sequence[Any] | np.ndarray]) -> orjson.Fragment:
+    """Encode the items of all parts as one JSON array, for a field of a document. Between parts
+    other threads can run."""
+    encoded = (_dumps(part)[1:-1] for part in parts)
+    return orjson.Fragment(b"[%s]" % b",".join(part for part in encoded if part))
 
 
 def make_json_payload(document: Mapping[str, Any]) -> ResponsePayload:

@@ -30,6 +30,8 @@ from models.tasks.node_scorer import NodeScorer
 MAX_OCCLUDED, MAX_MEMORIES, NUM_RANDOM_SETS = 32, 10, 8
 """Most neighbours and memories that are taken away one by one, and random sets to compare with."""
 _ENTRIES = 1 << 18  # pairs of tokens that see each other in one batch
+_MIN_TOKENS = 256  # of a batch: a smaller one takes as long
+_GRADIENT_PASSES = 3  # forward and backward over one pass, in time
 
 MemoryId = tuple[int, int]
 """A block and one of its memories."""
@@ -110,6 +112,41 @@ def attribute(
             random = float(sign * lost_V[1:].mean()) if draws else None
         found.append(Attribution(parts, tried, effect_C, supports, opposes, moved, random))
     return found
+
+
+def count_occluded_tokens(tokens: int, parts: int, tried: int, tasks: int = 1) -> int:
+    """Most tokens that `attribute` has the network relax, of inputs of `tokens` tokens: those
+    without one part together, and for each task those without several. Known before it runs, so
+    that explanations can be charged what they take."""
+    if not tried:
+        return 0
+    sets = _count_sets(parts)
+    return max(tried * tokens, _MIN_TOKENS) + tasks * max(sets * tokens, _MIN_TOKENS)
+
+
+def count_silenced_tokens(network: Architecture, tokens: int, tasks: int = 1) -> int:
+    """As `count_occluded_tokens`, where the parts are the memories of `network`: each set of
+    silenced memories is a batch of its own."""
+    memories = sum(
+        len(leaf.memories_MD)
+        for block in network.blocks_in_order()
+        for _, leaf in block.energy.leaves()
+        if isinstance(leaf, Hopfield)
+    )
+    if not memories:
+        return 0
+    passes = min(memories, MAX_MEMORIES) + tasks * _count_sets(memories)
+    return passes * max(tokens, _MIN_TOKENS)
+
+
+def count_gradient_tokens(tokens: int, neighbours: int) -> int:
+    """As `count_occluded_tokens`, for what `select_neighbours` computes."""
+    return _GRADIENT_PASSES * max(tokens, _MIN_TOKENS) if neighbours > MAX_OCCLUDED else 0
+
+
+def _count_sets(parts: int) -> int:
+    """Sets of parts that `attribute` takes away together: the strongest, and those at random."""
+    return 1 + (NUM_RANDOM_SETS if parts > 1 else 0)
 
 
 def build_score_func(

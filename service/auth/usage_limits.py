@@ -51,7 +51,7 @@ class UsageLimits:
             if math.isinf(late_s):
                 detail = (
                     f"This request costs {cost:g}; the quota of this key is {limit.capacity:g}. "
-                    "Lower `steps` or send fewer items."
+                    "Lower `steps`, include less, or send fewer items."
                 )
                 raise Problem("quota-exceeded", detail)
             detail = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -97,6 +98,12 @@ class InferenceTask(ABC, Generic[R]):
         """Limit for the reasons in a response of tensors; None for a response without them."""
         return self.settings.max_response_bytes if self.accept == SAFETENSORS else None
 
+    @property
+    def num_results(self) -> int | None:
+        """Results that the response will have, each a number of every output; None where that is
+        not known before they are computed. Known once the body is parsed."""
+        return None
+
     async def on_codec(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work` on the threads that parse bodies and encode responses."""
         return await asyncio.get_running_loop().run_in_executor(self.context.codec, work, *args)
@@ -177,8 +184,14 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
 
 
 async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> ResponsePayload:
-    """Parse, queue, compute and render one task."""
+    """Parse, queue, compute and render one task.
+
+    Args:
+        deadline_s: seconds from now until the response is due; what parsing took is gone from them
+            when the engine decides whether the rest is enough.
+    """
     context, state = task.context, task.state
+    due = time.monotonic() + deadline_s
     async with AsyncExitStack() as resources:
         await task.parse(body, resources)
         del body
@@ -188,7 +201,7 @@ async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> Re
             outcome = await context.engine.run(
                 task.run,
                 workload,
-                deadline_s=deadline_s,
+                deadline_s=due - time.monotonic(),
                 is_job=state.is_job,
                 progress=state.progress,
                 key=task.caller.name,

@@ -11,8 +11,6 @@ from service.engine.load_estimator import LoadEstimator
 from service.errors import Problem
 from service.shares import Shares
 
-_SMOOTHING = 0.2  # weight of the latest request in the mean time of one
-
 
 @final
 class Admission:
@@ -21,16 +19,17 @@ class Admission:
     1. In all: `queue_size` requests wait beside one that runs, and those of one API key take as
        many places as they leave free (`require_capacity`).
     2. Of one model: at most `max_per_model` wait or run; no limit if None (`require_turn`).
-    3. By time: none whose deadline would be missed, by the estimate of `load` (`require_turn`).
+    3. By time: none whose deadline would be missed, by the estimate of `load` (`require_turn`). The
+       first of its kind (a model, or the jobs of a model) is always admitted, so that its time is
+       measured again.
 
-    Used on the event loop only, but for `measure`.
+    Used on the event loop only.
     """
 
     def __init__(self, queue_size: int, max_per_model: int | None, load: LoadEstimator) -> None:
         self._places = Shares(queue_size + 1)
         self._max_per_model = max_per_model
         self._load = load
-        self._mean_s = 0.0  # of compute of one request
 
     @property
     def capacity(self) -> int:
@@ -60,7 +59,7 @@ class Admission:
                 f"The queue is full: {count} of {self.capacity} requests (BASIN_QUEUE_SIZE) are "
                 "running or waiting."
             )
-        return _too_many(detail, max(math.ceil(count * self._mean_s), 1))
+        return _too_many(detail, max(math.ceil(self._load.backlog_s), 1))
 
     def require_capacity(self, key: str = "") -> None:
         """Raise `queue_full_error` if the queue is full."""
@@ -84,29 +83,46 @@ class Admission:
         return sum(self._load.pending_count((flow, is_job)) for is_job in (False, True))
 
     def require_turn(
-        self, flow: str, is_job: bool, weight: float, cost: float, deadline_s: float
+        self,
+        flow: str,
+        is_job: bool,
+        weight: float,
+        cost: float,
+        deadline_s: float,
+        size: int = 0,
     ) -> None:
-        """Raise 429 if the model has too many requests, or if this one would be late; no job is."""
+        """Raise 429 if the model has too many requests, or if this one would be late; no job is.
+
+        Args:
+            deadline_s: seconds that are left for the request.
+            size: tokens and edges in memory at a time.
+        """
         if self._max_per_model is not None and self.pending(flow) >= self._max_per_model:
             raise _too_many(
                 f"{self._max_per_model} requests of this model (BASIN_MAX_PER_MODEL) are running "
                 "or waiting.",
                 1,
             )
-        if is_job:
+        kind = flow, is_job
+        if is_job or not self._load.pending_count(kind):
             return
-        delay_s = self._load.expected_delay_s((flow, is_job), weight, cost, deadline_s)
-        if delay_s:
-            raise _too_many(
-                f"The estimated wait exceeds this request's deadline by {delay_s:.3g} s because "
-                "the server is overloaded.",
-                math.ceil(delay_s),
+        delay_s = self._load.expected_s(kind, weight, cost, size) - deadline_s
+        if delay_s <= 0:
+            return
+        alone_s = self._load.compute_s(kind, cost)
+        if alone_s > deadline_s:
+            reason = (
+                f"it takes about {alone_s:.3g} s of compute. Lower `steps`, send less, or use "
+                "`Prefer: respond-async`."
             )
-
-    def measure(self, seconds: float) -> None:
-        """Count the time that one request computed. Called on the compute thread."""
-        weight = _SMOOTHING if self._mean_s else 1.0
-        self._mean_s += weight * (seconds - self._mean_s)
+        else:
+            reason = "the server is overloaded."
+        # Once all that is pending is done this request is the first of its kind.
+        raise _too_many(
+            f"The estimated wait exceeds this request's deadline by {delay_s:.3g} s because "
+            f"{reason}",
+            max(math.ceil(min(delay_s, self._load.backlog_s)), 1),
+        )
 
 
 def _too_many(detail: str, retry_s: int) -> Problem:

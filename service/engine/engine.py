@@ -35,7 +35,7 @@ class Workload:
 
     Attributes:
         flow: what it shares the machine under: the name of a model, or `sample`.
-        cost: tokens x steps; edges count as tokens.
+        cost: tokens x steps of all passes, edges count as tokens; what quotas are charged.
         size: tokens and edges in memory at a time; 0 where that does not matter.
         is_isolated: its rows never step together with those of other requests, so that every sum
             is rounded as if it ran alone.
@@ -85,10 +85,7 @@ class Engine:
     ) -> None:
         self._load = LoadEstimator()
         self.admission = Admission(queue_size, max_per_model, self._load)
-        make_scheduler = partial(
-            Scheduler,
-            *(threads, steps, lambda task: self.admission.measure(task.ran_s), on_step, supervisor),
-        )
+        make_scheduler = partial(Scheduler, threads, steps, on_step=on_step, supervisor=supervisor)
         self._scheduler = make_scheduler()
         self._large_scheduler = make_scheduler() if has_large_lane else self._scheduler
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
@@ -97,7 +94,7 @@ class Engine:
     @property
     def backlog_s(self) -> float:
         """Seconds of compute until all that is admitted is done, as far as is known."""
-        return self._load.seconds
+        return self._load.backlog_s
 
     async def run(
         self,
@@ -123,48 +120,46 @@ class Engine:
             Problem: `queue-full`, for the model or because the deadline would be missed.
         """
         weight = _JOB_WEIGHT if is_job else 1.0
-        self.admission.require_turn(workload.flow, is_job, weight, workload.cost, deadline_s)
-        # The jobs of a model take turns with its other requests.
-        flow = workload.flow, is_job, key
+        cost, size = workload.cost, workload.size
+        self.admission.require_turn(workload.flow, is_job, weight, cost, deadline_s, size)
+        kind = workload.flow, is_job  # the jobs of a model take turns with its other requests
+        flow = *kind, key
         progress = progress or Progress()
-        with self._load.track(flow[:2], weight, workload.cost) as set_duration:
+        with self._load.track(kind, weight, cost, size) as pending:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
-                result = await self._run_batched(workload.batchable, flow, weight, progress, key)
+                result = await self._run_batched(workload, flow, weight, progress, key)
             if result is None:
-                is_large = workload.size > SMALL
-                scheduler = self._large_scheduler if is_large else self._scheduler
+                scheduler = self._large_scheduler if size > SMALL else self._scheduler
                 task = scheduler.submit(
-                    work, flow, weight, workload.is_isolated, progress, workload.size, key
+                    work, flow, weight, workload.is_isolated, progress, size, key
                 )
+                pending.ran_s = lambda: task.ran_s
                 value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
                 result = value, task.ran_s
             value, ran_s = result
-            set_duration(ran_s)
+            pending.took_s = ran_s
         queued_s = time.perf_counter() - started - ran_s
         return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
-        self,
-        request: BatchableRequest,
-        flow: Hashable,
-        weight: float,
-        progress: Progress,
-        owner: str,
+        self, workload: Workload, flow: Hashable, weight: float, progress: Progress, owner: str
     ) -> tuple[Any, float] | None:
         """The outcome and its seconds of compute; None if the request must be run by itself."""
+        request = workload.batchable
+        assert request is not None
         key = flow, request.key
         batch = self._open_batches.get(key)
-        entry = None if batch is None else batch.add(request, progress)
+        entry = None if batch is None else batch.add(request, progress, workload.cost)
         if batch is None or entry is None:
             batch = self._open_batches[key] = RequestBatch(request)
-            entry = batch.add(request, progress)
+            entry = batch.add(request, progress, workload.cost)
             assert entry is not None
             submit = partial(self._scheduler.submit, flow=flow, weight=weight, owner=owner)
             self._arrange(batch, key, submit)
         try:
-            return await entry.outcome, batch.share_s
+            return await entry.outcome, entry.ran_s
         except RetryIndividually:
             return None
         except asyncio.CancelledError:

@@ -40,11 +40,17 @@ class RetryIndividually(Exception):  # noqa: N818
 
 @dataclass(eq=False)
 class BatchEntry:
-    """One request of a batch; `outcome` is cancelled when its client has gone."""
+    """One request of a batch; `outcome` is cancelled when its client has gone.
+
+    Attributes:
+        ran_s: seconds of compute, once the batch is done: its share of those of the batch, by cost.
+    """
 
     item: Any
     progress: Progress
     outcome: asyncio.Future[Any]
+    cost: float
+    ran_s: float = 0.0
 
 
 @final
@@ -52,9 +58,6 @@ class RequestBatch:
     """Requests of one key; more may join until it begins. The scheduler calls it.
 
     Every other method is for the event loop on which the batch was made.
-
-    Attributes:
-        share_s: seconds of compute per request, once the batch is done.
     """
 
     def __init__(self, request: BatchableRequest) -> None:
@@ -64,7 +67,6 @@ class RequestBatch:
         self._begun = self._over = False
         self._run: Task | None = None
         self._next: Callable[[], object] | None = None
-        self.share_s = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -74,12 +76,15 @@ class RequestBatch:
         """Whether it has begun, or has no requests left."""
         return self._begun or not self._entries
 
-    def add(self, request: BatchableRequest, progress: Progress) -> BatchEntry | None:
+    def add(
+        self, request: BatchableRequest, progress: Progress, cost: float = 1.0
+    ) -> BatchEntry | None:
         """Add a request; None if the batch has begun or is full."""
         with self._lock:
             if self._begun or len(self._entries) >= _MOST:
                 return None
-            self._entries.append(BatchEntry(request.item, progress, self._loop.create_future()))
+            outcome = self._loop.create_future()
+            self._entries.append(BatchEntry(request.item, progress, outcome, cost))
             return self._entries[-1]
 
     def start(self, submit: Callable[[RequestBatch], Task]) -> None:
@@ -138,7 +143,9 @@ class RequestBatch:
         entries, run = self._entries, self._run
         self._entries, self._run = [], None
         assert run is not None
-        self.share_s = run.ran_s / max(len(entries), 1)
+        total = sum(entry.cost for entry in entries) or 1.0
+        for entry in entries:
+            entry.ran_s = run.ran_s * entry.cost / total
         outcomes: Sequence[Any]
         if future.cancelled():
             outcomes = [RunInterruptedError(StopReason.CANCELLED)] * len(entries)

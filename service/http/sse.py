@@ -134,8 +134,7 @@ class EventStream:
                 continue
             if to_payload is None:
                 break
-            data = await self._loop.run_in_executor(self._encoder, to_payload)
-            yield event("progress", orjson.dumps(data))
+            yield await self._loop.run_in_executor(self._encoder, _encode_progress, to_payload)
         answer = await response_or_problem(_counted(task, state), state.request_id)
         yield event("done" if answer.status_code < 400 else "failed", bytes(answer.body))
 
@@ -156,6 +155,10 @@ class _Stream(StreamingResponse):
         if not over:
             await asyncio.wait({self._task})
             raise ClientDisconnected
+
+
+def _encode_progress(to_payload: Told) -> bytes:
+    return event("progress", orjson.dumps(to_payload()))
 
 
 def _gone(request: Request) -> asyncio.Future[Any]:

@@ -77,7 +77,8 @@ class RequestSettings(SettingsGroup):
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="maximum bytes of a response of POST /sample, /classify, /complete or /images",
+        description="maximum bytes of a response; a request for more is refused before it is "
+        "computed",
     )
     max_steps: int = Field(default=64, ge=0, description="maximum `steps` of a request, per block")
     max_explained: int = Field(

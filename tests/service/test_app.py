@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import zlib
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from service.app import create_app
 from service.registry.registry import Registry
@@ -58,4 +60,31 @@ def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.Mo
         for _ in range(engine.admission.capacity):
             held.enter_context(engine.admission.place())
         check(asyncio.run(ask()), 429, "queue-full")
+    app.state.context.close()
+
+
+def test_large_responses_are_compressed_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, threads, compressobj = _app(tmp_path), list[str](), zlib.compressobj
+    for name, size in (("small", 1 << 15), ("large", 1 << 20)):
+        app.add_api_route(f"/{name}", lambda size=size: Response(b"a" * size), response_model=None)
+
+    def spy(level: int, method: int, wbits: int) -> object:
+        threads.append(threading.current_thread().name)
+        return compressobj(level, method, wbits)
+
+    monkeypatch.setattr(zlib, "compressobj", spy)
+
+    async def ask(path: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get(path)
+
+    for path in ("/small", "/large"):
+        answer = asyncio.run(ask(path))
+        assert answer.headers["content-encoding"] == "gzip"
+        assert set(answer.content) == set(b"a")
+    assert threads[0] == "MainThread"
+    assert threads[1] != "MainThread"
     app.state.context.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.auth.keys import get_caller
-from service.context import AppContext, get_context
+from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.alerts.schemas import AlertList
 from service.endpoints.common.api_docs import problems
 from service.errors import Problem, make_problem
@@ -70,10 +70,16 @@ async def list_alerts(
         stream = _stream(context, id, graph.tag, number, key)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
     entries = await context.graphs.alerts.read(id, graph.tag, number, limit)
-    alerts = [name_alert(graph.tag, *entry) for entry in entries]
-    last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
-    body = orjson.dumps({"alerts": alerts, "last_event_id": last})
+    weight = JSON_COST_FACTOR * sum(len(alert) for _, alert in entries)
+    body = await context.offload_if_large(weight, _encode_page, graph.tag, number, entries)
     return Response(body, media_type=JSON)
+
+
+def _encode_page(tag: str, number: int, entries: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return a page of alerts; `number` is that of the alert before them."""
+    alerts = [name_alert(tag, *entry) for entry in entries]
+    last = alerts[-1]["event_id"] if alerts else f"{tag}.{number}"
+    return orjson.dumps({"alerts": alerts, "last_event_id": last})
 
 
 def _parse_position(position: str | None, tag: str) -> int:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.endpoints.anomaly.infer import Scored, named, results, table
+from service.endpoints.anomaly.infer import Scored, iterate_results, named, table
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.reasons import reasons_to_tensors
 from service.media_types import SAFETENSORS
-from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
+from service.payload import (
+    ResponsePayload,
+    dump_parts,
+    make_json_payload,
+    make_tensors_payload,
+    split_items,
+)
 
 
 def encode_scores(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
@@ -26,7 +32,7 @@ def encode_scores(task: ScoreInputs, scored: Scored, form: str) -> ResponsePaylo
         if scored.explanations:  # of every target
             document["explanations"] = [scored.explanations[row] for row in columns["row"].tolist()]
         return make_tensors_payload(arrays | reasons_to_tensors(scored.reasons), document)
-    listed: dict[str, Any] = {"results": results(task, scored)}
+    listed: dict[str, Any] = {"results": dump_parts(split_items(iterate_results(task, scored)))}
     if scored.reasons:
         listed["reasons"] = named(task, scored.reasons[0])
     return make_json_payload(listed | document)

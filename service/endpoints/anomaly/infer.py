@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,18 +16,23 @@ from models.manifest import Manifest
 from service.endpoints.anomaly.explanation import explained_score
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.convergence import ConvergenceReports
-from service.endpoints.common.dynamics import as_trained, max_total_steps, resolved_dynamics
-from service.endpoints.common.include import TOKENS
+from service.endpoints.common.cost import count_target_tokens, count_tokens, estimate_cost
+from service.endpoints.common.dynamics import as_trained, resolved_dynamics
+from service.endpoints.common.include import EXPLANATION_BYTES, TOKENS, reason_bytes
 from service.endpoints.common.reasons import ReasonCollector, reasons_to_dict
 from service.engine.engine import Workload
 from service.engine.request_batch import BatchableRequest
 from service.errors import Problem, make_problem
 from service.media_types import JSON, SAFETENSORS
+from service.payload import require_response_bytes
+from service.settings import Settings
 
 _OF_COURSES = frozenset({"trace"})  # includes that look at no token
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, in the unit of `response_weight`: as columns it takes a tenth of the time and less.
 """
+ENTRY_BYTES, _COLUMN_BYTES = 150, 36
+"""Of a target in the response, as JSON without its id, and as columns."""
 _REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
 _SMALL = 1 << 12
 """Nodes and edges: what has more gains nothing by company, and is packed before its turn."""
@@ -44,14 +49,9 @@ class Scored:
     explanations: dict[int, dict[str, Any]]
 
 
-def size_of(task: ScoreInputs) -> int:
-    """Nodes and edges."""
-    return task.graph.num_nodes + task.graph.edge_index.shape[1]
-
-
 def pack_if_large(task: ScoreInputs) -> GraphBatch | None:
     """The graph as the model takes it; None where its turn does that, with those of others."""
-    return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
+    return None if count_tokens(task.graph) <= _SMALL else task.model.network.pack([task.graph])
 
 
 def score(
@@ -91,17 +91,54 @@ def score(
 
 def response_weight(task: ScoreInputs, media_type: str) -> int:
     """Of the response, as `AppContext.offload_if_large` counts bytes."""
-    num_results = task.graph.num_nodes if task.targets is None else len(task.targets)
-    reasons = bool(task.include) * size_of(task) * _REASON_BYTES
-    return num_results * _RESULT_BYTES[media_type] + reasons
+    reasons = bool(task.include) * count_tokens(task.graph) * _REASON_BYTES
+    return count_results(task) * _RESULT_BYTES[media_type] + reasons
+
+
+def require_scores_fit(task: ScoreInputs, media_type: str, settings: Settings) -> None:
+    """Refuse a response that would be too large, before anything is computed.
+
+    Raises:
+        Problem: it would have more bytes than BASIN_MAX_RESPONSE_BYTES.
+    """
+    if media_type == JSON:
+        size, remedy = _json_bytes(task), f"or accept {SAFETENSORS}, which is a fifth as large."
+    else:
+        size, remedy = count_results(task) * _COLUMN_BYTES, "or send a part of the graph."
+    limit = settings.max_response_bytes
+    require_response_bytes(size, limit, "/targets", f"Score fewer `targets`, {remedy}")
+
+
+def count_results(task: ScoreInputs) -> int:
+    """Number of nodes with a result in the response."""
+    return task.graph.num_nodes if task.targets is None else len(task.targets)
+
+
+def _json_bytes(task: ScoreInputs) -> int:
+    """About how many bytes the response has as JSON."""
+    count, ids, network = count_results(task), task.node_ids, task.model.network
+    size = count * ENTRY_BYTES
+    if ids is not None:
+        rows = range(len(ids)) if task.targets is None else task.targets.tolist()
+        size += sum(len(id) for id in map(ids.__getitem__, rows) if isinstance(id, str))
+    explained = count * EXPLANATION_BYTES if "explanation" in task.include else 0
+    return size + explained + reason_bytes(network, task.params, task.include, task.graph.num_nodes)
 
 
 def workload_of(task: ScoreInputs) -> Workload:
-    """What the engine has to know of a score."""
-    size = size_of(task)
+    """What the engine has to know of a score. With explanations it looks at all edges, so call it
+    off the event loop."""
+    network, size = task.model.network, count_tokens(task.graph)
+    explained_tokens = 0
+    if "explanation" in task.include:
+        targets = range(task.graph.num_nodes) if task.targets is None else task.targets.tolist()
+        num_features = len(task.model.explained_features)
+        explained_tokens = sum(
+            count_target_tokens(network, task.graph, num_features, target) for target in targets
+        )
     return Workload(
         flow=task.model.name,
-        cost=size * max_total_steps(task.model.network, task.params),
+        cost=estimate_cost(network, task.params, size, task.include, explained_tokens),
         size=size,
         is_isolated=task.params.deterministic,
         batchable=batchable(task),
@@ -111,7 +148,7 @@ def workload_of(task: ScoreInputs) -> Workload:
 def batchable(task: ScoreInputs) -> BatchableRequest | None:
     """The same for tasks that begin together, of one model with equal params: rows of as many steps
     end together. None where a task is to be run by itself."""
-    alone = task.params.tolerance or size_of(task) > _SMALL
+    alone = task.params.tolerance or count_tokens(task.graph) > _SMALL
     if alone or not _OF_COURSES.issuperset(task.include):
         return None
     params = replace(task.params, seed=0) if task.params.seed else task.params
@@ -210,10 +247,16 @@ def labelled(
 
 def results(task: ScoreInputs, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
+    return list(iterate_results(task, scored))
+
+
+def iterate_results(task: ScoreInputs, scored: Scored) -> Iterator[dict[str, Any]]:
+    """Yield what `results` lists."""
     columns, threshold = table(task, scored.logits_N)
     ids, explained = task.node_ids, scored.explanations
-    return [
-        {
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    for row, logit, p, label, place in rows:
+        yield {
             "node_id": row if ids is None else ids[row],
             "score": logit,
             "probability": p,
@@ -222,7 +265,3 @@ def results(task: ScoreInputs, scored: Scored) -> list[dict[str, Any]]:
             "rank": place,
             **({"explanation": explained[row]} if row in explained else {}),
         }
-        for row, logit, p, label, place in zip(
-            *(column.tolist() for column in columns.values()), strict=True
-        )
-    ]

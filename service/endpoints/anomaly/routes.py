@@ -14,7 +14,9 @@ from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.encode import encode_scores
 from service.endpoints.anomaly.infer import (
     Scored,
+    count_results,
     pack_if_large,
+    require_scores_fit,
     response_weight,
     score,
     workload_of,
@@ -53,7 +55,7 @@ from service.validation.safetensors_body import GRAPH_TENSORS
 from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
 router = APIRouter(tags=["anomaly"])
-_Packed = tuple[ScoreInputs, GraphBatch | None]
+_Packed = tuple[ScoreInputs, GraphBatch | None, Workload]
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
     "`edge_type` and `targets` (row numbers) may be left out, and `edge_attr` comes with models "
@@ -97,6 +99,7 @@ class ScoreTask(InferenceTask[Scored]):
 
     inputs: ScoreInputs
     batch: GraphBatch | None  # the graph as the model takes it, if it is packed before its turn
+    _workload: Workload
 
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, content_type = self.context, self.content_type
@@ -114,23 +117,31 @@ class ScoreTask(InferenceTask[Scored]):
             parsed = await self.on_codec(self._take_subgraph, parsed, graph)
         elif isinstance(parsed, TransactionScoreInputs):
             parsed = await self.on_codec(self._build_neighborhoods, parsed)
-        self.inputs, self.batch = parsed
+        self.inputs, self.batch, self._workload = parsed
         self.state.timer.lap("parse")
 
     def _read(
         self, body: bytes, content_type: str
     ) -> _Packed | StoredScoreInputs | TransactionScoreInputs:
         inputs = parse_score(body, content_type, self.context.registry, self.settings)
-        return _pack(inputs) if isinstance(inputs, ScoreInputs) else inputs
+        return self._pack(inputs) if isinstance(inputs, ScoreInputs) else inputs
 
     def _build_neighborhoods(self, inputs: TransactionScoreInputs) -> _Packed:
-        return _pack(inputs.build(self.settings))
+        return self._pack(inputs.build(self.settings))
 
     def _take_subgraph(self, inputs: StoredScoreInputs, graph: StoredGraph) -> _Packed:
-        return _pack(inputs.from_stored(graph, self.settings))
+        return self._pack(inputs.from_stored(graph, self.settings))
+
+    def _pack(self, inputs: ScoreInputs) -> _Packed:
+        require_scores_fit(inputs, self.accept, self.settings)
+        return inputs, pack_if_large(inputs), workload_of(inputs)
+
+    @property
+    def num_results(self) -> int | None:
+        return count_results(self.inputs)
 
     def workload(self) -> Workload:
-        return workload_of(self.inputs)
+        return self._workload
 
     def run(self, control: StepControl) -> Scored:
         return score(self.inputs, self.batch, control, max_tensor_bytes=self.max_tensor_bytes)
@@ -145,7 +156,3 @@ class ScoreTask(InferenceTask[Scored]):
         )
         # A stored graph may change, and its revision is no part of the cache key.
         return payload if inputs.subgraph is None else payload.without_caching()
-
-
-def _pack(inputs: ScoreInputs) -> _Packed:
-    return inputs, pack_if_large(inputs)

@@ -14,7 +14,13 @@ from service.endpoints.classify.parse import ClassifyInputs, Item
 from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.reasons import reasons_to_tensors
 from service.media_types import JSON
-from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
+from service.payload import (
+    ResponsePayload,
+    dump_parts,
+    make_json_payload,
+    make_tensors_payload,
+    split_items,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def encode_classification(
         "convergence": aggregate(rows),
     }
     if media_type == JSON:
-        return make_json_payload(document)
+        return make_json_payload(document | {"results": dump_parts(split_items(results))})
     arrays = reasons_to_tensors(classified.reasons)
     if arrays:
         arrays["index"] = np.flatnonzero([item.graph is not None for item in items])

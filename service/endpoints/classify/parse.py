@@ -13,6 +13,7 @@ from service.endpoints.classify.graph_list import TENSORS, graphs_of_json, graph
 from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import (
+    EXPLANATION_BYTES,
     require_max_explained,
     require_response_size,
     require_supported_includes,
@@ -26,6 +27,10 @@ from service.validation.arrays import pointer_builder, require_list, require_typ
 from service.validation.json_body import parse_json_object
 from service.validation.safetensors_body import Tensors, parse_safetensors
 
+_RESULT_BYTES, _LABEL_BYTES = 700, 90  # in a response: of a result, and of each label in it
+_ATOM_BYTES = 700  # of a drawing
+MAX_SVG_BYTES = 1 << 18
+"""Maximum characters of a drawing."""
 _MAX_EXPLAINED_NODES = 1000  # an explanation occludes each node once
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 
@@ -117,8 +122,20 @@ def parse_classify(
             raise make_problem("invalid-graph", where, "too_many_nodes", rule)
     sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
     tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
-    require_response_size(model.network, task.params, task.include, tokens, settings)
+    base_bytes = _response_bytes(task)
+    require_response_size(model.network, task.params, task.include, tokens, settings, base_bytes)
     return task
+
+
+def _response_bytes(task: ClassifyInputs) -> int:
+    """About how many bytes the response has without reasons."""
+    num_labels = sum(len(each.labels) for each in task.model.tasks)
+    size = len(task.places) * (_RESULT_BYTES + num_labels * _LABEL_BYTES)
+    size += sum(2 * len(text) for text in task.smiles or ())  # as sent, and canonical
+    if "explanation" in task.include:
+        drawings = sum(min(_ATOM_BYTES * len(text), MAX_SVG_BYTES) for text in task.smiles or ())
+        size += len(task.model.tasks) * (len(task.places) * EXPLANATION_BYTES + drawings)
+    return size
 
 
 def _gives_smiles(fields: Mapping[str, Any]) -> bool:

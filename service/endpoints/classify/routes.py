@@ -22,7 +22,7 @@ from service.endpoints.classify.infer import (
     graph_results,
     require_any,
 )
-from service.endpoints.classify.parse import ClassifyInputs, Item, parse_classify
+from service.endpoints.classify.parse import MAX_SVG_BYTES, ClassifyInputs, Item, parse_classify
 from service.endpoints.classify.schemas import (
     ClassifyResponse,
     GraphsRequest,
@@ -37,7 +37,7 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.cost import count_graph_tokens, count_tokens, estimate_cost
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
@@ -45,8 +45,6 @@ from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
 from service.payload import ResponsePayload
 from service.workers.smiles_pool import TRANSIENT_CODES, SmilesParserPool
-
-_MOST_SVG = 1 << 18  # characters of a drawing
 
 router = APIRouter(tags=["classify"])
 _BODY = json_or_tensors_body(
@@ -111,13 +109,17 @@ class ClassifyTask(InferenceTask[Classified]):
         self.graphs = [item.graph for item in self.items if item.graph is not None]
 
     def workload(self) -> Workload:
-        model, params = self.inputs.model, self.inputs.params
-        size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in self.graphs)
+        inputs, model = self.inputs, self.inputs.model
+        network, num_tasks = model.network, len(model.tasks)
+        size = sum(map(count_tokens, self.graphs))
+        explained = 0
+        if "explanation" in inputs.include:
+            explained = sum(count_graph_tokens(network, graph, num_tasks) for graph in self.graphs)
         return Workload(
             flow=model.name,
-            cost=size * max_total_steps(model.network, params),
+            cost=estimate_cost(network, inputs.params, size, inputs.include, explained),
             size=min(size, ENTRIES),
-            is_isolated=params.deterministic,
+            is_isolated=inputs.params.deterministic,
         )
 
     def run(self, control: StepControl) -> Classified:
@@ -143,7 +145,7 @@ async def _draw(drawings: Sequence[Drawing], pool: SmilesParserPool, key: str) -
     if not drawings:
         return True
     smiles, effects = [each.smiles for each in drawings], [each.effects for each in drawings]
-    svgs = await pool.draw_async(smiles, effects, _MOST_SVG, key)
+    svgs = await pool.draw_async(smiles, effects, MAX_SVG_BYTES, key)
     for drawing, svg in zip(drawings, svgs, strict=True):
         drawing.explanation["svg"] = svg
     return None not in svgs

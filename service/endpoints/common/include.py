@@ -14,6 +14,7 @@ from models.tasks.completer import CompletionNetwork
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 from service.errors import FieldError, make_problem
+from service.payload import require_response_bytes
 from service.settings import Settings
 from service.validation.schema_errors import make_request_problem
 
@@ -23,6 +24,8 @@ TOKENS = 64
 # Bytes in a response: of a step of a block in a trace, of a head with resonance, of a token with
 # reasons, of an entry in its list, of a number in that.
 _MOMENT, _HEAD, _TOKEN, _ENTRY, _NUMBER = 160, 640, 60, 90, 24
+EXPLANATION_BYTES = 4096
+"""Of one explanation, without its drawing."""
 
 _MISSING = {
     "attention": "this model has no attention",
@@ -64,19 +67,18 @@ def require_response_size(
     include: Collection[str],
     tokens: Sequence[int],
     settings: Settings,
+    base_bytes: int = 0,
 ) -> None:
     """Refuse reasons that would make the response too large, before anything is computed.
 
     Args:
         tokens: number of tokens of each row.
+        base_bytes: of the response without them.
     """
-    size = sum(reason_bytes(network, params, include, row) for row in tokens)
-    if size > settings.max_response_bytes:
-        rule = (
-            f"The response would have about {size} bytes; at most {settings.max_response_bytes} "
-            "(BASIN_MAX_RESPONSE_BYTES) are allowed. Include less, or send fewer inputs."
-        )
-        raise make_problem("invalid-request", "/include", "too_large", rule)
+    size = base_bytes + sum(reason_bytes(network, params, include, row) for row in tokens)
+    require_response_bytes(
+        size, settings.max_response_bytes, "/include", "Include less, or send fewer inputs."
+    )
 
 
 def reason_bytes(

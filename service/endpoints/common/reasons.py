@@ -21,7 +21,7 @@ from models.nn.attention_recorder import record_attention
 from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 from service.endpoints.common.include import TOKENS
-from service.errors import make_problem
+from service.payload import require_response_bytes
 
 _OF_TOKENS = frozenset({"attention", "memories", "components"})
 _OF_ALL = _OF_TOKENS | {"resonance"}
@@ -102,12 +102,8 @@ class ReasonCollector:
         if self._room is not None:
             size = self._rest.estimate_bytes(self._include)
             self._size = size // rows if self._averaged else self._size + size
-            if self._size > self._room:
-                rule = (
-                    f"The reasons have more than {self._size} bytes; at most {self._room} "
-                    "(BASIN_MAX_RESPONSE_BYTES) are allowed. Include less, or send fewer inputs."
-                )
-                raise make_problem("invalid-request", "/include", "too_large", rule)
+            remedy = "Include less, or send fewer inputs."
+            require_response_bytes(self._size, self._room, "/include", remedy)
         for row in range(rows):
             if self._control.stop_reason() is not None:
                 return  # the request was cancelled

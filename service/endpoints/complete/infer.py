@@ -20,6 +20,7 @@ from models.inputs.inpainting.plan import Plan, WholeImage
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
+from service.endpoints.common.cost import count_reason_steps
 from service.endpoints.common.dynamics import max_total_steps, resolved_dynamics
 from service.endpoints.common.memory_schemas import WORK_PER_COST
 from service.endpoints.common.reasons import ReasonCollector
@@ -84,11 +85,13 @@ class CompleteInputs:
 
     @property
     def cost(self) -> float:
-        """Tokens x steps, for the queue and for quotas; with the prefill, in the same unit."""
+        """Tokens x steps, for the queue and for quotas; with reasons and the prefill, in the same
+        unit."""
+        reasons = self.rows * count_reason_steps(self.include) * self.model.cost_per_step
         if isinstance(self.model, RecalledMemory):
-            return self.memory_work / WORK_PER_COST
+            return self.memory_work / WORK_PER_COST + reasons
         steps = max_total_steps(self.model.network, self.params)
-        return self.rows * steps * self.model.cost_per_step + self._prefill_cost
+        return self.rows * steps * self.model.cost_per_step + reasons + self._prefill_cost
 
     @property
     def _prefill_cost(self) -> float:

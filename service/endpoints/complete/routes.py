@@ -40,14 +40,12 @@ from service.endpoints.complete.schemas import (
 )
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
-from service.errors import Problem, make_problem
+from service.errors import Problem
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
 from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
-from service.payload import (
-    ResponsePayload,
-)
+from service.payload import ResponsePayload, require_response_bytes
 from service.settings import Settings
 
 router = APIRouter(tags=["complete"])
@@ -169,12 +167,9 @@ def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -
     size = _size(task, form)
     size = size * 4 // 3 if form == JSON else size
     size += reason_bytes(task.model.network, task.params, task.include, task.patches)
-    if (size := task.count * size) > settings.max_response_bytes:
-        rule = (
-            f"The response may have {size} bytes; at most {settings.max_response_bytes} "
-            "(BASIN_MAX_RESPONSE_BYTES) are allowed. Lower `num_samples`, or send a smaller image."
-        )
-        raise make_problem("invalid-request", "/num_samples", "too_large", rule)
+    remedy = "Lower `num_samples`, or send a smaller image."
+    limit = settings.max_response_bytes
+    require_response_bytes(task.count * size, limit, "/num_samples", remedy)
 
 
 def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) -> Frames | None:

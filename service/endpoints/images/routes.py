@@ -20,7 +20,7 @@ from service.endpoints.common.api_docs import (
     json_or_form_body,
     problems,
 )
-from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.cost import estimate_cost
 from service.endpoints.images.crop import decode_and_fit, fitted
 from service.endpoints.images.encode import encode_images
 from service.endpoints.images.infer import Recognised, recognise
@@ -132,9 +132,10 @@ class ImagesTask(InferenceTask[Recognised]):
         self.state.timer.lap("decode")
 
     def workload(self) -> Workload:
-        model = self.inputs.model
-        steps = max_total_steps(model.network, self.inputs.params)
-        return Workload(flow=model.name, cost=len(self.rows) * model.config.num_tokens * steps)
+        model, params = self.inputs.model, self.inputs.params
+        tokens = len(self.rows) * model.config.num_tokens
+        cost = estimate_cost(model.network, params, tokens, self.inputs.include)
+        return Workload(flow=model.name, cost=cost)
 
     def run(self, control: StepControl) -> Recognised:
         inputs = self.inputs

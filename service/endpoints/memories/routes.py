@@ -39,10 +39,19 @@ _BODY = json_or_tensors_body(
 )
 
 
-@router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
-async def list_memories(context: Annotated[AppContext, Depends(get_context)]) -> MemoryList:
-    cards = await asyncio.to_thread(context.memories.list_cards)
-    return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
+@router.get(
+    "/memories",
+    response_model=MemoryList,
+    summary="The memories that are kept",
+    responses=problems(500, 503),
+)
+async def list_memories(context: Annotated[AppContext, Depends(get_context)]) -> Response:
+    def encode() -> str:
+        cards = context.memories.list_cards()
+        memories = [_body(name, card) for name, card in cards.items()]
+        return MemoryList(memories=memories).model_dump_json()
+
+    return Response(await asyncio.to_thread(encode), media_type=JSON)  # there may be thousands
 
 
 @router.put(

@@ -30,7 +30,14 @@ from service.endpoints.open_inference.schemas import (
     ServerMetadata,
     protocol_problems,
 )
-from service.endpoints.open_inference.tensors import BINARY, HEADER, Inference, read, written
+from service.endpoints.open_inference.tensors import (
+    BINARY,
+    HEADER,
+    Inference,
+    read,
+    require_results_fit,
+    written,
+)
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample import routes as sample
 from service.engine.engine import Workload
@@ -217,6 +224,9 @@ class OpenInferenceTask(InferenceTask[Any]):
         self.inference = replace(inference, inputs={})
         self.native.content_type = request.content_type
         await self.native.parse(request.body, resources)
+        if (count := self.native.num_results) is not None:
+            outputs, limit = self.adapter.outputs, self.settings.max_response_bytes
+            require_results_fit(self.inference, outputs, count, limit)
 
     def workload(self) -> Workload:
         return self.native.workload()
@@ -227,7 +237,12 @@ class OpenInferenceTask(InferenceTask[Any]):
     async def render(self, result: Any) -> ResponsePayload:
         payload = await self.native.render(result)
         response = await self.context.offload_if_large(
-            payload.size_bytes, _to_response, self.adapter, self.inference, payload
+            payload.size_bytes,
+            _to_response,
+            self.adapter,
+            self.inference,
+            payload,
+            self.settings.max_response_bytes,
         )
         return response if payload.is_cacheable else response.without_caching()
 
@@ -252,7 +267,7 @@ def _require_known_outputs(one: ModelAdapter, inference: Inference) -> None:
 
 
 def _to_response(
-    one: ModelAdapter, inference: Inference, answer: ResponsePayload
+    one: ModelAdapter, inference: Inference, answer: ResponsePayload, limit: int
 ) -> ResponsePayload:
     """
     Raises:
@@ -267,4 +282,4 @@ def _to_response(
     names = [each.name for each in one.outputs if each.name in arrays_by_name]
     in_order = names + sorted(arrays_by_name.keys() - names)
     arrays = {name: arrays_by_name[name] for name in in_order}
-    return written(inference, one.name, one.version, arrays, answer.document)
+    return written(inference, one.name, one.version, arrays, answer.document, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from service.endpoints.open_inference.schemas import (
     InferRequest,
     InferTensor,
     Parameters,
+    TensorMetadata,
     WantedTensor,
 )
 from service.errors import FieldError, Problem, make_problem, pointer, unknown_fields
 from service.media_types import JSON
-from service.payload import ResponsePayload
+from service.payload import ResponsePayload, dump_parts, require_response_bytes, split_rows
 from service.validation.arrays import (
     make_graph_problem_at,
     pointer_builder,
@@ -39,7 +40,6 @@ _MAX_ENTRIES = 32  # tensors of a request, and parameters of each
 _MAX_DIMS = 8
 _MAX_ELEMENTS = 1 << 31
 _MAX_STRINGS = 1 << 16
-_MAX_JSON_BYTES = 16 << 20  # bytes of an answer, about
 _IN_JSON = {"b": 6, "u": 4, "i": 12, "f": 24}  # bytes of an entry, by kind
 _ITEM = struct.Struct("<I")  # length of a string
 
@@ -103,14 +103,40 @@ def read(body: bytes, header: str | None) -> Inference:
     return Inference(asked.id, asked.parameters, inputs, wanted, by_default)
 
 
+def require_results_fit(
+    inference: Inference, outputs: Sequence[TensorMetadata], count: int, limit: int
+) -> None:
+    """Refuse a response that would be too large, before it is computed.
+
+    Args:
+        outputs: of the model, each with a number for every result.
+        count: number of results.
+        limit: maximum bytes.
+    """
+    wanted = inference.wanted
+    if wanted is None:
+        wanted = dict.fromkeys((each.name for each in outputs), inference.as_bytes)
+    sizes = {each.name: _IN_JSON[np.dtype(DATATYPES[each.datatype]).kind] for each in outputs}
+    in_json = [name for name, as_bytes in wanted.items() if not as_bytes]
+    _require_json_fits(count * sum(sizes.get(name, 0) for name in in_json), limit)
+
+
+def _require_json_fits(size_bytes: int, limit: int) -> None:
+    require_response_bytes(size_bytes, limit, "/outputs", "Ask for `binary_data`.")
+
+
 def written(
     inference: Inference,
     model: str,
     version: str,
     arrays: Mapping[str, np.ndarray],
     response_json: bytes,
+    limit: int,
 ) -> ResponsePayload:
     """Return the response with these tensors; `response_json` has all other results.
+
+    Args:
+        limit: maximum bytes of tensors in JSON.
 
     Raises:
         Problem: an unknown output is wanted.
@@ -123,9 +149,7 @@ def written(
         index = list(wanted).index(missing[0])
         raise make_problem("invalid-request", pointer("outputs", index, "name"), "unknown", rule)
     listed = [arrays[name] for name, as_bytes in wanted.items() if not as_bytes]
-    if sum(map(_json_bytes, listed)) > _MAX_JSON_BYTES:
-        rule = f"The response would exceed {_MAX_JSON_BYTES} bytes of JSON. Ask for `binary_data`."
-        raise make_problem("invalid-request", "/outputs", "too_large", rule)
+    _require_json_fits(sum(map(_json_bytes, listed)), limit)
     outputs, parts = list[dict[str, Any]](), list[bytes]()
     for name, as_bytes in wanted.items():
         array = arrays[name]
@@ -134,7 +158,7 @@ def written(
             parts.append(_as_bytes(array))
             entry["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            entry["data"] = array.reshape(-1).tolist()
+            entry["data"] = dump_parts(part.tolist() for part in split_rows(array.reshape(-1)))
         outputs.append(entry)
     document = {
         "model_name": model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 
 from models.memories import decode_letters
 from service.endpoints.common.memory_schemas import MemoryRef
@@ -14,9 +15,12 @@ from service.imaging.encode import encode_png, make_grid
 from service.media_types import JSON, PNG
 from service.payload import (
     ResponsePayload,
+    dump_parts,
     make_image_payload,
     make_json_payload,
     make_tensors_payload,
+    split_items,
+    split_rows,
 )
 
 
@@ -32,7 +36,7 @@ def encode_samples(task: SampleInputs, sampled: Sampled, form: str) -> ResponseP
     diagnostics = [batch.diagnostics for batch in sampled.batches]
     if form == JSON:
         batches = [
-            {"samples": _listed(memory.codec.kind, part), "diagnostics": figures}
+            {"samples": _dump_items(memory.codec.kind, part), "diagnostics": figures}
             for part, figures in zip(items, diagnostics, strict=True)
         ]
         return make_json_payload(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
@@ -48,5 +52,6 @@ def encode_samples(task: SampleInputs, sampled: Sampled, form: str) -> ResponseP
     return make_tensors_payload(arrays, figures | rest)
 
 
-def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:
-    return decode_letters(items) if kind == "sequences" else np.ascontiguousarray(items)
+def _dump_items(kind: str, items: np.ndarray) -> orjson.Fragment:
+    is_text = kind == "sequences"
+    return dump_parts(split_items(decode_letters(items)) if is_text else split_rows(items))

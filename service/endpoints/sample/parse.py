@@ -22,6 +22,7 @@ from service.endpoints.common.schemas import MIN_SCALE
 from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, SampleKnobs
 from service.errors import MAX_FIELD_ERRORS, FieldError, make_problem, pointer, unknown_fields
 from service.media_types import JSON
+from service.payload import require_response_bytes
 from service.settings import Settings
 from service.storage.memories import MemoryStore
 from service.validation.arrays import (
@@ -333,13 +334,8 @@ def _check_cost(task: SampleInputs, settings: Settings) -> None:
         raise make_problem("invalid-request", "/steps", "too_much_work", rule)
     item = int(np.prod(task.shape)) * (1 if memory.codec.kind == "sequences" else _JSON_NUMBER)
     size = runs * (task.count * item + task.chains * 2 * _JSON_NUMBER)
-    if size > settings.max_response_bytes:
-        rule = (
-            f"The response would have about {size} bytes; at most "
-            f"{settings.max_response_bytes} (BASIN_MAX_RESPONSE_BYTES) are allowed. Lower "
-            "`num_samples`."
-        )
-        raise make_problem("invalid-request", "/num_samples", "too_large", rule)
+    limit = settings.max_response_bytes
+    require_response_bytes(size, limit, "/num_samples", "Lower `num_samples`.")
     num_buffered = max(task.chains, task.count) * (memory.num_patterns + memory.dim)
     if num_buffered > _MAX_BUFFER:
         rule = (

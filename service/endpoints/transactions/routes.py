@@ -158,6 +158,7 @@ class AddTask(InferenceTask[Scored]):
     added: AddedTransactions
     inputs: ScoreInputs
     targets: Targets
+    _workload: Workload
 
     def __init__(self, request: Request, context: AppContext, graph_id: str) -> None:
         super().__init__(request, context, JSON, JSON)
@@ -187,9 +188,10 @@ class AddTask(InferenceTask[Scored]):
             _AT,
         )
         self.inputs, self.targets = await self.on_codec(build_inputs, *arguments)
+        self._workload = await self.on_codec(workload_of, self.inputs)
 
     def workload(self) -> Workload:
-        return workload_of(self.inputs)
+        return self._workload
 
     def run(self, control: StepControl) -> Scored:
         return score(self.inputs, pack_if_large(self.inputs), control)

@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 
 from service.context import AppContext
+from service.endpoints.anomaly.infer import ENTRY_BYTES
 from service.endpoints.anomaly.parse import ScoreInputs, rule_of
 from service.endpoints.common.alerts import encode_alert
-from service.endpoints.common.include import require_max_explained, require_supported_includes
+from service.endpoints.common.include import (
+    EXPLANATION_BYTES,
+    require_max_explained,
+    require_supported_includes,
+)
 from service.endpoints.common.schemas import Dynamics
 from service.errors import Problem
+from service.payload import require_response_bytes
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
@@ -30,6 +36,9 @@ from service.storage.graphs import (
 from service.validation.arrays import PointerFn, make_graph_problem_at
 from service.validation.ids import NodeId
 from service.validation.json_graph import check_graph_size
+
+_MORE_BYTES = 150
+"""Of a result, beside those of `ENTRY_BYTES`: its ids and how late it is."""
 
 
 def find_scorer(graph: TransactionGraph, registry: Registry) -> Scorer:
@@ -55,14 +64,19 @@ def require_supported(
     can be scored in one request.
 
     Raises:
-        Problem: their neighbourhoods may have more nodes than allowed, or `include` asks for what
-            the model cannot tell.
+        Problem: their neighbourhoods may have more nodes than allowed, the response would be too
+            large, or `include` asks for what the model cannot tell.
     """
     require_supported_includes(model.network, include)
     assert model.recipe is not None
     of_accounts = model.recipe.scores == "accounts"
     num_targets = len(model.recipe.account_sides) if of_accounts else 1  # at most, of each
     require_max_explained(include, num_targets * count, "/transactions", settings)
+    size = num_targets * count * (ENTRY_BYTES + _MORE_BYTES)
+    if "explanation" in include:
+        size += num_targets * count * EXPLANATION_BYTES
+    remedy = "Send several requests, or store them with score=false."
+    require_response_bytes(size, settings.max_response_bytes, "/transactions", remedy)
     limit = max(settings.max_nodes // (num_targets * model.recipe.max_nodes), 1)
     if count > limit:
         around = "each of its accounts" if of_accounts else "it"

@@ -187,9 +187,9 @@ def test_json_that_would_be_too_long_is_refused() -> None:
     inference = Inference(None, {}, {}, None, False)
     found = {"completed": np.zeros((5, 1000, 1000), np.uint8)}
     with pytest.raises(Problem) as error:
-        written(inference, "m", "1", found, b"{}")
+        written(inference, "m", "1", found, b"{}", 1 << 24)
     assert "binary_data" in error.value.detail
-    in_bytes = written(replace(inference, as_bytes=True), "m", "1", found, b"{}")
+    in_bytes = written(replace(inference, as_bytes=True), "m", "1", found, b"{}", 1 << 24)
     assert len(in_bytes.file) > 5_000_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -85,3 +86,9 @@ async def in_redis(
 
 def play(work) -> None:
     asyncio.run(work())
+
+
+def drop_digests(file: sqlite3.Connection) -> None:
+    """Make the tables those of a version that had no digests of rows."""
+    for (table,) in file.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+        file.execute(f"ALTER TABLE {table} DROP COLUMN digest")

@@ -115,9 +115,15 @@ class GraphStore:
         Raises:
             Problem: there is no such graph.
         """
-        if (metadata := (await self.list_metadata()).get(id)) is None:
+        place = self._place(id)
+
+        def work() -> GraphMetadata:
+            if (metadata := self._log.list_metadata(place.owner).get(id)) is not None:
+                return metadata
+            self._log.read(place, None)  # raises where it is damaged, and so is not listed
             raise _unknown("/id")
-        return metadata
+
+        return await asyncio.wrap_future(self._writer.submit(work))
 
     async def get(self, id: str, at: str = "/id") -> StoredGraph:
         """Return a graph, including all updates that have returned.

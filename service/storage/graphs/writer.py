@@ -12,7 +12,7 @@ import structlog
 
 from service.errors import Problem
 from service.storage.graphs.base import GraphLog
-from service.storage.sqlite import StoreError
+from service.storage.sqlite import DamagedError, StoreError
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Future[Any]]
@@ -121,7 +121,8 @@ class GroupCommitWriter:
                 outcomes = [self._outcome(work) for work, _ in works]
         except Exception as error:
             self._forget()
-            if len(works) > 1 and not isinstance(error, StoreError):
+            is_of_store = isinstance(error, StoreError) and not isinstance(error, DamagedError)
+            if len(works) > 1 and not is_of_store:
                 for work in works:  # nothing was written: find out which function fails
                     self._do_together([work])
                 return
@@ -158,6 +159,12 @@ def _resolve(future: Future[Any], outcome: _Outcome) -> None:
 def _failed(error: Exception) -> _Outcome:
     log, of_store = structlog.get_logger(), isinstance(error, StoreError)
     log.error("graphs not written", reason=repr(error), exc_info=None if of_store else error)
+    if isinstance(error, DamagedError):
+        detail = (
+            "What is stored of this graph is damaged; the server log says which file it is in. "
+            "Delete the graph and store it anew, or have the file restored."
+        )
+        return None, Problem("graphs-unavailable", detail)
     return None, unavailable(
         "The graph store cannot be read or written now. Retry after 1 s; the server log has "
         "the reason."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 import orjson
+import structlog
 from starlette.responses import Response
 
 from service.errors import Problem
@@ -17,22 +18,50 @@ from service.observability.progress import Progress
 from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
-from service.storage.sqlite import Database, SchemaVersion, StoreError
+from service.storage.sqlite import (
+    DamagedError,
+    Database,
+    SchemaVersion,
+    StoreError,
+    digest_row,
+)
 
 # Large columns come last, and the columns that are summed are indexed, so that SQLite need not read
-# through bodies and responses.
+# through bodies and responses. `content` is the digest of the body or the answer, and `digest` that
+# of it and of all that is written once.
 _TABLE = """
-CREATE TABLE jobs (
+CREATE TABLE {name} (
     id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
     key TEXT UNIQUE, fingerprint BLOB NOT NULL,
     method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
     starts INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
     ended REAL, size INTEGER NOT NULL,
-    code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
+    code INTEGER, answer_headers TEXT, content BLOB, digest BLOB, body BLOB, answer BLOB
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
-_KIND = SchemaVersion(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
+_SENT = "id, created, request_id, owner, key, fingerprint, method, route, query, headers"
+_WRITTEN = f"{_SENT}, status, progress, ended, size, code, answer_headers, content"
+_OLD = f"{_SENT}, starts, running, status, progress, ended, size, code, answer_headers"
+_KIND = SchemaVersion(
+    0x4261736A,  # "Basj"
+    4,
+    "jobs",
+    (_TABLE.format(name="jobs"), _INDEX),
+    {
+        3: (
+            _TABLE.format(name="new_jobs"),
+            f"INSERT INTO new_jobs ({_OLD}, content, body, answer) SELECT {_OLD},"
+            " digest_row(body, answer), body, answer FROM jobs ORDER BY rowid",
+            f"UPDATE new_jobs SET digest = digest_row({_WRITTEN})",
+            "DROP TABLE jobs",
+            "ALTER TABLE new_jobs RENAME TO jobs",
+            _INDEX,
+        )
+    },
+)
+_CONTENT = "digest_row(body, answer) = content"
+_INTACT = f"digest = digest_row({_WRITTEN})"
 _JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 
@@ -41,7 +70,7 @@ class SqliteJobStore(JobStore):
     """SQLite file of one server."""
 
     def __init__(self, path: Path, limits: JobLimits) -> None:
-        self._limits, self._database = limits, Database(path, _KIND)
+        self._path, self._limits, self._database = path, limits, Database(path, _KIND)
         self._transaction = self._database.transaction
 
     def open(self) -> None:
@@ -69,25 +98,31 @@ class SqliteJobStore(JobStore):
             self._require_room(db, OVERHEAD + len(body), job.owner)
             db.execute(
                 "INSERT INTO jobs (id, created, request_id, owner, key, fingerprint, method,"
-                " route, query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                " route, query, headers, status, size, content, body)"
+                " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 [
                     *(job.id, job.created, job.request_id, job.owner, key, fingerprint),
                     *(sent.method, sent.path, sent.query, orjson.dumps(sent.headers).decode()),
-                    *(job.status, OVERHEAD + len(body), body),
+                    *(job.status, OVERHEAD + len(body), digest_row([body, None]), body),
                 ],
             )
+            self._seal(db, job.id)
             self._make_room(db, job)
         return job
 
     def claim(self) -> Job | None:
-        with self._transaction() as db:
-            row = db.execute(
-                "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS NULL"
-                " AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
-                f" RETURNING {_JOB}",
-                [POISON_THRESHOLD],
-            ).fetchone()
-        return row and _job(row)
+        while True:
+            with self._transaction() as db:
+                row = db.execute(
+                    "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS"
+                    " NULL AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
+                    f" RETURNING {_INTACT} AND {_CONTENT}, {_JOB}",
+                    [POISON_THRESHOLD],
+                ).fetchone()
+            if row is None or row[0]:
+                return row and _job(row[1:])
+            # It stays as if it ran, so that the next one is claimed.
+            structlog.get_logger().error("job damaged", reason=str(self._damaged(row[1])))
 
     def mark_started(self, id: str) -> int | None:
         with self._transaction() as db:
@@ -108,12 +143,12 @@ class SqliteJobStore(JobStore):
             return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
 
     def get_request(self, id: str) -> StoredRequest:
-        method, route, query, headers = self._row("method, route, query, headers", id)
+        method, route, query, headers = self._row("method, route, query, headers", id, _INTACT)
         pairs = tuple((name, value) for name, value in orjson.loads(headers))
         return StoredRequest(method, route, query, pairs)
 
     def get_body(self, id: str) -> bytes:
-        return self._row("body", id)[0]
+        return self._row("body", id, _CONTENT)[0]
 
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
         headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
@@ -121,24 +156,26 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             over = db.execute(
                 "UPDATE jobs SET status = ?, progress = ?, ended = ?, size = ?, code = ?,"
-                " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
+                " answer_headers = ?, content = ?, answer = ?, body = NULL"
+                f" WHERE id = ? AND ended IS NULL AND {_INTACT}",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
                     *(OVERHEAD + len(body), answer.status_code, orjson.dumps(headers).decode()),
-                    *(body, job.id),
+                    *(digest_row([None, body]), body, job.id),
                 ],
             )
             if over.rowcount:
+                self._seal(db, job.id)
                 self._expire(db)
                 self._make_room(db, job)
         return over.rowcount == 1
 
     def get(self, id: str) -> Job | None:
-        row = self._kept(_JOB, id)
+        row = self._kept(_JOB, id, _INTACT)
         return None if row is None else _job(row)
 
     def get_response(self, id: str) -> Response | None:
-        row = self._kept("code, answer_headers, answer", id)
+        row = self._kept("code, answer_headers, answer", id, f"{_INTACT} AND {_CONTENT}")
         if row is None or row[0] is None:
             return None
         code, headers, body = row
@@ -191,20 +228,39 @@ class SqliteJobStore(JobStore):
             used_bytes -= row[1]
         db.executemany("DELETE FROM jobs WHERE id = ?", dropped)
 
-    def _row(self, columns: str, id: str) -> tuple[Any, ...]:
+    def _seal(self, db: sqlite3.Connection, id: str) -> None:
+        """Set the digest of a job that was written now."""
+        db.execute(f"UPDATE jobs SET digest = digest_row({_WRITTEN}) WHERE id = ?", [id])
+
+    def _row(self, columns: str, id: str, intact: str) -> tuple[Any, ...]:
         with self._transaction() as db:
-            row = db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", [id]).fetchone()
+            select = f"SELECT {intact}, {columns} FROM jobs WHERE id = ?"
+            row = db.execute(select, [id]).fetchone()
         if row is None:
             raise StoreError("no such job")
-        return row
+        return self._require_intact(id, row)
 
-    def _kept(self, columns: str, id: str) -> tuple[Any, ...] | None:
+    def _kept(self, columns: str, id: str, intact: str) -> tuple[Any, ...] | None:
         with self._transaction() as db:
             found = db.execute(
-                f"SELECT {columns} FROM jobs WHERE id = ? AND (ended IS NULL OR ended >= ?)",
+                f"SELECT {intact}, {columns} FROM jobs WHERE id = ?"
+                " AND (ended IS NULL OR ended >= ?)",
                 [id, time.time() - self._limits.keep_s],
             )
-            return found.fetchone()
+            row = found.fetchone()
+        return row and self._require_intact(id, row)
+
+    def _require_intact(self, id: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the row without its first value, whether it is what was written."""
+        if not row[0]:
+            raise self._damaged(id)
+        return row[1:]
+
+    def _damaged(self, id: str) -> DamagedError:
+        return DamagedError(
+            f"{self._path}: what is stored of the job {id!r} is damaged. Restore the file from a "
+            "backup, or delete the job and send its request again."
+        )
 
 
 def _job(row: tuple[Any, ...]) -> Job:

@@ -1,4 +1,4 @@
-"""A server whose files are damaged, or cannot be written: errors that say so, all else is served."""
+"""A server whose files are damaged, or cannot be written: clear errors, and all else is served."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from basin_client.request import Include
 from basin.local.answer import MemoryAnswerer, ModelAnswerer
 from models.base import Architecture
 from models.manifest import CheckpointError, Manifest
+from models.memories import MemoryFileError, load_memory
 from models.paths import find_shipped
 from service.registry.handles import Model as LoadedModel
 from service.registry.handles import Scorer
@@ -306,7 +307,16 @@ def load_model(name: str | Path, device: str, threads: int | None) -> Model | Me
 
 
 def _open_memory(file: Path) -> Memory:
-    return Memory(file.stem, MemoryStore(file.parent, file.parent, 0, 0))
+    """
+    Raises:
+        InputError: the file is damaged.
+    """
+    store = MemoryStore(file.parent, file.parent, 0, 0)
+    try:
+        load_memory(file.read_bytes())
+    except (MemoryFileError, OSError) as error:
+        raise InputError(f"{file}: {error}. Get the file again.") from error
+    return Memory(file.stem, store)
 
 
 def _list_convergence(result: Any) -> list[Convergence]:

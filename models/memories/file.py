@@ -93,7 +93,7 @@ def load_memory(raw: bytes) -> tuple[MemoryCard, Memory]:
         ValueError,
     ) as error:
         raise MemoryFileError(f"the items make no memory: {error}") from error
-    if memory.sha256 != card.sha256:
+    if MemoryCard.from_memory(memory, items, card.licence, card.note) != card:
         raise MemoryFileError("the items are not those of the card; the file was altered")
     return card, memory
 

@@ -9,7 +9,8 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from io import BufferedReader
 from pathlib import Path
@@ -114,9 +115,9 @@ class MemoryStore:
         """Return the card of a memory.
 
         Raises:
-            Problem: there is no such memory.
+            Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file:
+        with self.open(name) as file, _refuse_damaged(file.name):
             return self.read_card(file)
 
     @staticmethod
@@ -146,9 +147,9 @@ class MemoryStore:
         """Return a memory and its card, from the cache if it is there.
 
         Raises:
-            Problem: there is no such memory.
+            Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file:
+        with self.open(name) as file, _refuse_damaged(file.name):
             path, stamp = Path(file.name), stamp_of(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(path)
@@ -287,6 +288,20 @@ class MemoryStore:
     def _drop(self, path: Path) -> None:
         with self._caching:
             self._cache.pop(path, None)
+
+
+@contextmanager
+def _refuse_damaged(path: str) -> Iterator[None]:
+    """Change a `MemoryFileError` in the context, about the file at `path`, to a problem."""
+    try:
+        yield
+    except MemoryFileError as error:
+        structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
+        raise Problem(
+            "memories-unavailable",
+            "The file of this memory is damaged; the server log says which it is. Store the memory "
+            "anew, or have the file restored.",
+        ) from None
 
 
 def stamp_of(about: os.stat_result) -> Stamp:

@@ -1,14 +1,22 @@
-"""A SQLite file that one process locks while it is open."""
+"""A SQLite file that one process locks while it is open.
+
+SQLite notices damaged pages only where their structure is hurt. So the stores have digests in their
+rows, and the write-ahead log is checked here before it is used: SQLite takes the first frame of a
+log that does not fit for the end of it, and forgets the rest.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
+
+from service.storage.wal_check import find_wal_damage
 
 _WAL_BYTES = 16 << 20  # size to which the write-ahead log is truncated after a checkpoint
 
@@ -17,10 +25,22 @@ class StoreError(Exception):
     """The store cannot be read or written now; nothing in it has changed."""
 
 
+_REMEDY = "Restore it from a backup, or move it and its -wal away to begin with an empty file"
+
+
+class DamagedError(StoreError):
+    """What is stored is not what was written."""
+
+
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises; the second where its message quotes names of a damaged file."""
+_DAMAGE = (DamagedError, UnicodeDecodeError)
+
+
 @dataclass(frozen=True)
 class SchemaVersion:
     """Application id, version and tables by which a store recognizes its files; `holds` names the
-    content in error messages, `added` the tables that an older version lacks."""
+    content in error messages, `added` the statements that bring an older version up to date."""
 
     application: int
     version: int
@@ -58,13 +78,14 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self._path}: {error}") from error
         try:
-            _prepare(db, self._kind)
-        except (sqlite3.Error, StoreError) as error:
+            _prepare(db, self._kind, Path(f"{self._path}-wal"))
+        except (OSError, StoreError, *_ERRORS) as error:
             db.close()
-            busy = getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY"
-            raise StoreError(
-                f"{self._path}: {'another process has it' if busy else error}"
-            ) from error
+            name = getattr(error, "sqlite_errorname", "")
+            reason = "another process has it" if name == "SQLITE_BUSY" else str(error)
+            if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or isinstance(error, _DAMAGE):
+                reason += f". {_REMEDY}."
+            raise StoreError(f"{self._path}: {reason}") from error
         self._db = db
 
     def close(self) -> None:
@@ -89,16 +110,33 @@ class Database:
             with suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, _ERRORS):
                 raise StoreError(f"{self._path}: {error}") from error
             raise
 
 
-def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
-    """Lock the file, check that it is intact and of this kind, and create missing tables."""
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")
-    db.execute("BEGIN EXCLUSIVE")
-    db.execute("COMMIT")
+def _lock(db: sqlite3.Connection, wal: Path) -> None:
+    """Lock the file, unless its log is damaged: that stays as it is, to be looked into."""
+    damage, copy = find_wal_damage(wal), wal.with_name(f"{wal.name}.copy")
+    if damage is not None:
+        shutil.copyfile(wal, copy)
+    try:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("COMMIT")
+        if damage is not None:  # and no other process was writing it just now
+            db.close()  # which removes the log
+            copy.replace(wal)
+            raise DamagedError(f"the write-ahead log is damaged: {damage}")
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _prepare(db: sqlite3.Connection, kind: SchemaVersion, wal: Path) -> None:
+    """Lock the file, check that it is intact and of this kind, and bring its tables up to date."""
+    # Text that is no UTF-8 is found by the digest of its row; an error would hide all other rows.
+    db.text_factory = lambda text: text.decode(errors="surrogateescape")
+    _lock(db, wal)
     (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -117,6 +155,6 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
         for table in missing:
             db.execute(table)
         db.execute("COMMIT")
-    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if state != "ok":
-        raise StoreError(f"the file is damaged: {state}")
+        raise DamagedError(f"the file is damaged: {state}")

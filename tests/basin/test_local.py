@@ -136,6 +136,11 @@ def test_what_does_not_fit_is_refused_with_a_message(tmp_path) -> None:
         basin.load("cdat-nothing")
     with pytest.raises(InputError, match=r"manifest\.json"):
         basin.load(tmp_path)
+    damaged = bytearray((REPO / "memories/mnist-3.safetensors").read_bytes())
+    damaged[-100] ^= 1
+    (tmp_path / "damaged.safetensors").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"damaged\.safetensors: the items are not those"):
+        basin.load(tmp_path / "damaged.safetensors")
     with pytest.raises(InputError, match="no such GPU"):
         basin.load("cdat-ames", device="cuda:9")
 

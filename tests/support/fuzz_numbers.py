@@ -285,7 +285,9 @@ def main() -> None:
     with ExitStack() as stack:
         if (url := options.server) is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            url = stack.enter_context(ServerProcess(folder).running())
+            # More steps take longer than the deadline, and are for jobs.
+            server = ServerProcess(folder, max_sample_steps=100_000)
+            url = stack.enter_context(server.running())
         if options.show:
             with httpx.Client(base_url=url, timeout=90) as client:
                 fuzzer = Fuzzer(client)

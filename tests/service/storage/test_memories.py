@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import service.storage.memories
 from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
 from service.errors import Problem
 from service.storage.memories import MemoryStore
+from tests.support.damage import flip_bytes
 
 
 def file_of(seed: int) -> bytes:
@@ -106,6 +109,34 @@ def test_a_memory_that_goes_between_finding_and_opening(
         with pytest.raises(Problem) as problem:
             read(name)
         assert problem.value.kind == "unknown-memory"
+
+
+def read(work: Callable[[], object]) -> object:
+    """Return what `work` does, or the kind of its problem."""
+    try:
+        return work()
+    except Problem as problem:
+        return problem.kind
+
+
+@pytest.mark.parametrize("share", [0.01, 1e-3, None])
+def test_a_damaged_file_is_refused_and_others_are_served(
+    store: MemoryStore, tmp_path: Path, share: float | None
+) -> None:
+    right = store.get("a")[0].sha256
+    path, refused = tmp_path / "own" / "a.safetensors", 0
+    raw = path.read_bytes()
+    for seed in range(60):
+        path.write_bytes(raw)
+        flip_bytes(path, Random(seed), share)
+        fresh = MemoryStore(tmp_path / "shipped", tmp_path / "own", 10, 1 << 20)
+        served = read(lambda fresh=fresh: fresh.get("a")[1].sha256)
+        assert served in (right, "memories-unavailable")
+        refused += served != right
+        card = read(lambda fresh=fresh: fresh.get_card("a"))
+        assert isinstance(card, MemoryCard) or card == "memories-unavailable"
+        assert fresh.list_cards()["b"] == fresh.get("b")[0] == store.get("b")[0]
+    assert refused > 40
 
 
 def test_a_full_disk_keeps_what_is_there(

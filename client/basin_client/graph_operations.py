@@ -55,8 +55,8 @@ def store_graph(
 
     Returns:
         The description of the graph: `id`, `features`, `edge_features`, `relations`,
-        `num_nodes`, `num_edges`, `revision`, which each change increments, and `model` if it
-        raises alerts.
+        `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
+        `model` if it raises alerts.
 
     Raises:
         TypeError: `graph` has an unsupported type.
@@ -203,7 +203,7 @@ def alerts(
 
     Returns:
         A dict per alert: `node_id`, `score`, `probability`, `threshold`, `model`, `scored_at`,
-        `event_id`, and `transaction` or, of a node, `revision`.
+        `event_id`, and `transaction` or, of a node, `revision` and `digest`.
 
     Raises:
         InputError: the id is not one that a graph can have.

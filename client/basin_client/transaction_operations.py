@@ -201,7 +201,7 @@ def store_transactions(
             reads labels; only a blank if None.
 
     Returns:
-        `id` of the graph, `added` (how many are new), `num_nodes` and `revision`.
+        `id` of the graph, `added` (how many are new), `num_nodes`, `revision` and `digest`.
 
     Raises:
         InputError: the table does not fit the model.
@@ -226,7 +226,8 @@ def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]
         labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
 
     Returns:
-        `id` of the graph, `changed` (how many had no label, or another one) and `revision`.
+        `id` of the graph, `changed` (how many had no label, or another one), `revision` and
+        `digest`.
 
     Raises:
         InputError: a label is something else.

@@ -72,16 +72,34 @@ async def in_sqlite(path: Path, room: GraphLimits, memory_bytes: int) -> AsyncIt
 
 @asynccontextmanager
 async def in_redis(
-    server: RedisServer, room: GraphLimits, memory_bytes: int
+    server: RedisServer,
+    room: GraphLimits,
+    memory_bytes: int,
+    events: list[tuple[str, str, int]] | None = None,
 ) -> AsyncIterator[GraphStore]:
-    link = RedisClient(server.url, 0.5)
+    """A store of a server that has probed Redis once; `events` are what it counts."""
+    counted = [] if events is None else events
+    link = RedisClient(server.url, 2.0, lambda *event: counted.append(event))
     store = GraphStore(RedisGraphLog(link), room, memory_bytes)
     store.start()
+    await link.probe()
     try:
         yield store
     finally:
         await asyncio.to_thread(store.close)
         await link.close()
+
+
+async def probe(store: GraphStore) -> None:
+    """Look at Redis, as a server does each second, and restore what it has lost."""
+    assert isinstance(store._log, RedisGraphLog)
+    await store._log._redis.probe()
+
+
+def go_back(server: RedisServer) -> None:
+    """Let Redis come back as it was when it was saved (`client.save()`)."""
+    server.kill()
+    server.start()
 
 
 def make_alert(name: str) -> bytes:

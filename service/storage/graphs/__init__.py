@@ -28,9 +28,10 @@ from service.storage.graphs.new_transactions import (
     StreamSettings,
     Targets,
 )
+from service.storage.graphs.past import GraphPast, PastChange
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
-from service.storage.graphs.stored_graph import Schema, StoredGraph
+from service.storage.graphs.stored_graph import Schema, StoredGraph, ToScore
 from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Edge, Update
 
@@ -46,11 +47,13 @@ __all__ = [
     "GraphList",
     "GraphLog",
     "GraphMetadata",
+    "GraphPast",
     "GraphSnapshot",
     "GraphStore",
     "Neighborhood",
     "NewLabels",
     "NewTransactions",
+    "PastChange",
     "PendingScore",
     "Schema",
     "ScoredNodes",
@@ -58,6 +61,7 @@ __all__ = [
     "StoredGraph",
     "StreamSettings",
     "Targets",
+    "ToScore",
     "TransactionGraph",
     "Update",
     "WatchSettings",

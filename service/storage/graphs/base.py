@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from service.storage.graphs.digests import begin_digest, extend_over, hash_snapshot
 from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata
@@ -153,13 +153,6 @@ class GraphList:
     graphs: dict[str, GraphMetadata]
     damaged: list[str]
 
-    @classmethod
-    def from_heads(cls, heads: dict[str, GraphMetadata], damaged: list[str]) -> Self:
-        """Leave out those that a server has marked as damaged."""
-        marked = [id for id, head in heads.items() if head.is_damaged]
-        graphs = {id: head for id, head in heads.items() if not head.is_damaged}
-        return cls(graphs, sorted(damaged + marked))
-
 
 @dataclass(frozen=True)
 class RestoredGraph:
@@ -231,6 +224,24 @@ class GraphLog(ABC):
 
     @abstractmethod
     def list_metadata(self, owner: str) -> GraphList: ...
+
+    def migrate_all(self, owner: str, graphs: GraphList) -> GraphList:
+        """Give the graphs of an earlier version their digests, and leave out those that a server
+        has marked as damaged."""
+        heads, damaged = dict[str, GraphMetadata](), list(graphs.damaged)
+        for id, head in graphs.graphs.items():
+            migrated: GraphMetadata | None = head
+            if not head.digest:
+                try:
+                    migrated = self.read_head(GraphKey(owner, id))
+                except DamagedGraphError:
+                    damaged.append(id)
+                    continue
+            if migrated is not None and migrated.is_damaged:
+                damaged.append(id)
+            elif migrated is not None:
+                heads[id] = migrated
+        return GraphList(heads, sorted(damaged))
 
     @abstractmethod
     def read_head(self, place: GraphKey) -> GraphMetadata | None:

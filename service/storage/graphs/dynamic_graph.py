@@ -174,9 +174,7 @@ class DynamicGraph(StoredGraph):
             self.revision, self.digest = revision, digest
 
     def compacted(self) -> DynamicGraph:
-        graph = DynamicGraph(self.schema, self.snapshot(), self.watch)
-        graph.digest = self.digest
-        return graph
+        return DynamicGraph(self.schema, self.snapshot(), self.watch)
 
     def apply_logged(self, text: bytes) -> ToScore:
         widths = len(self.schema.features), len(self.schema.edge_features)

@@ -325,7 +325,9 @@ class GraphCache:
         if not entry.live.should_compact:
             return
         if all(pending.place != place for pending in self._log.list_all_pending()):
-            entry.live = entry.live.compacted()
+            live = entry.live.compacted()
+            live.digest = entry.live.digest
+            entry.live = live
 
     def _write_snapshot(self, place: GraphKey, entry: CachedGraph) -> None:
         base = encode_snapshot(entry.live)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import orjson
 from pydantic import TypeAdapter
 
-from service.storage.graphs.digests import shorten_digest
+from service.storage.graphs.digests import begin_digest, shorten_digest
 from service.storage.graphs.stored_graph import Schema
 
 _CHECKED = re.compile(rb'\{"form":2,"length":(\d+),"check":"(\w+)",')  # form 1 had no check
@@ -107,6 +107,15 @@ class GraphMetadata:
         """Return the metadata after one more update."""
         sizes = {"num_nodes": num_nodes, "num_edges": num_edges}
         return replace(self, **sizes, revision=self.revision + 1, digest=digest)
+
+    def in_place_of(self, before: GraphMetadata | None) -> GraphMetadata:
+        """Return the metadata of a new graph, whose `snapshot` is known, once it is stored in place
+        of another one or of none."""
+        revision, replaces = (1, "") if before is None else (before.revision + 1, before.digest)
+        digest = begin_digest(self.tag, self.snapshot)
+        versions = {"revision": revision, "since": revision}
+        digests = {"digest": digest, "base_digest": digest, "replaces": replaces}
+        return replace(self, **versions, **digests)
 
     def with_base_of(self, other: GraphMetadata) -> GraphMetadata:
         """Return it with another snapshot of the same graph."""

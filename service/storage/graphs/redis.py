@@ -20,7 +20,6 @@ from service.storage.graphs.base import (
     WriteResult,
     check_limits,
 )
-from service.storage.graphs.digests import begin_digest
 from service.storage.graphs.metadata import (
     DamagedValueError,
     GraphKey,
@@ -38,6 +37,7 @@ from service.storage.graphs.redis_keys import (
     name_above,
     name_alerts,
     name_base,
+    name_change,
     name_changed,
     name_field,
     name_heads,
@@ -61,6 +61,7 @@ class RedisGraphLog(RedisAlertLog):
     """
 
     _is_restoring = False
+    _log_length = 0  # of the graph that was looked at last, to append to it
 
     def open(self) -> None: ...
 
@@ -100,10 +101,8 @@ class RedisGraphLog(RedisAlertLog):
             key = f"{owner}/{id.decode(errors='replace')}"
             self.report_damaged(key, "metadata that no server wrote")
         # Those of an earlier version have no digest yet.
-        for id, head in list(heads.items()):
-            if not head.digest and (migrated := self.read_head(GraphKey(owner, id))) is not None:
-                heads[id] = migrated
-        return GraphList.from_heads(heads, [id.decode() for id in damaged if id.isascii()])
+        names = [id.decode() for id in damaged if id.isascii()]
+        return self.migrate_all(owner, GraphList(heads, names))
 
     def read_head(self, place: GraphKey) -> GraphMetadata | None:
         for _ in range(TRIES):
@@ -158,16 +157,7 @@ class RedisGraphLog(RedisAlertLog):
                 before = heads.get(place.id)
                 if before is not None and before.tag == head.tag:
                     return WriteResult.DONE, before, None  # though the connection broke
-                revision = 1 if before is None else before.revision + 1
-                digest = begin_digest(head.tag, head.snapshot)
-                stored = replace(
-                    head,
-                    revision=revision,
-                    since=revision,
-                    digest=digest,
-                    base_digest=digest,
-                    replaces="" if before is None else before.digest,
-                )
+                stored = head.in_place_of(before)
                 outcome = check_limits(heads, place, stored, room)
                 if outcome is not WriteResult.DONE:
                     return outcome, stored, before
@@ -177,7 +167,11 @@ class RedisGraphLog(RedisAlertLog):
                 graph = WatchedGraph(place, head.tag)
                 self._stage_listing(pipeline, graph, stored, webhook, None)
                 if head.watch is not None:
-                    pipeline.hset(name_changed(graph), f"{revision}:{digest}", orjson.dumps(None))
+                    pipeline.hset(
+                        name_changed(graph),
+                        name_change(stored.revision, stored.digest),
+                        orjson.dumps(None),
+                    )
                 pipeline.hset(name_heads(place.owner), place.id, stored.to_bytes())
                 if execute(pipeline):
                     return outcome, stored, before
@@ -202,6 +196,10 @@ class RedisGraphLog(RedisAlertLog):
             heads, _ = self._look(pipeline, place, types)
             now = heads.get(place.id)
             if now is None or now.is_damaged or now.digest != before.digest:
+                return WriteResult.STALE
+            if self._log_length != now.revision - now.since:
+                self._mark_damaged(place, now)
+                self.report_damaged("/".join(place), "the log has another length")
                 return WriteResult.STALE
             outcome = check_limits(heads, place, after, room)
             if outcome is not WriteResult.DONE:
@@ -262,7 +260,7 @@ class RedisGraphLog(RedisAlertLog):
                 key = ChangeKey(change.revision, change.digest)
                 self._stage_to_score(pipeline, watched, key, change.to_score)
             if graph.is_rescored and head.watch is not None:
-                field = f"{head.revision}:{head.digest}"
+                field = name_change(head.revision, head.digest)
                 pipeline.hset(name_changed(watched), field, orjson.dumps(None))
             self._stage_listing(pipeline, watched, head, graph.webhook, listed)
             if not is_damaged and (head.watch is not None or head.model is not None):
@@ -271,6 +269,8 @@ class RedisGraphLog(RedisAlertLog):
             return execute(pipeline)
 
     def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None:
+        if head.watch is None and webhook is None:
+            return
         with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
             listed: Any = self._redis.blocking_client.hget(WEBHOOKS, name_field(place))
             self._stage_listing(pipeline, WatchedGraph(place, head.tag), head, webhook, listed)
@@ -315,6 +315,8 @@ class RedisGraphLog(RedisAlertLog):
         pipeline.watch(heads)
         flat: Any = pipeline.eval(LOOK, len(types), *types, *types.values())
         pipeline.multi()
+        if len(flat) % 2:
+            self._log_length = flat.pop()
         return parse_heads(zip(flat[::2], flat[1::2], strict=True))
 
     def _require_history(self) -> None:

@@ -20,11 +20,14 @@ local function read_tag(heads, id)
   return fields['tag']
 end
 """
-# Metadata of an owner, if it and all keys that are to be written are of the types in ARGV.
+# Metadata of an owner, if it and all keys that are to be written are of the types in ARGV; and, if
+# the second is a log, its length.
 LOOK = f"""{_REQUIRE_TYPES}
 local wrong = require_types(1, ARGV)
 if wrong then return redis.error_reply(wrong) end
-return redis.call('HGETALL', KEYS[1])
+local result = redis.call('HGETALL', KEYS[1])
+if ARGV[2] == 'list' then table.insert(result, redis.call('LLEN', KEYS[2])) end
+return result
 """
 # Only of the graph that raised the alert, and the claim only if it is that of this server.
 DELIVERED = f"""{_REQUIRE_TYPES}

@@ -31,7 +31,6 @@ from service.storage.graphs.base import (
     WriteResult,
     check_limits,
 )
-from service.storage.graphs.digests import begin_digest
 from service.storage.graphs.metadata import (
     DamagedValueError,
     GraphKey,
@@ -101,10 +100,7 @@ class SqliteGraphLog(GraphLog):
         heads, damaged = self._list_heads(owner)
         for id in damaged:
             self.report_damaged(f"{owner}/{id}", "metadata that no server wrote")
-        for id, head in list(heads.items()):
-            if not head.digest and (migrated := self.read_head(GraphKey(owner, id))) is not None:
-                heads[id] = migrated
-        return GraphList.from_heads(heads, damaged)
+        return self.migrate_all(owner, GraphList(heads, damaged))
 
     def read_head(self, place: GraphKey) -> GraphMetadata | None:
         rows = self._ask(f"SELECT head FROM heads {_OF_PLACE}", [*place])
@@ -140,10 +136,7 @@ class SqliteGraphLog(GraphLog):
     ) -> tuple[WriteResult, GraphMetadata, GraphMetadata | None]:
         heads, _ = self._list_heads(place.owner)
         before = heads.get(place.id)
-        revision = 1 if before is None else before.revision + 1
-        digest = begin_digest(head.tag, head.snapshot)
-        versions = {"revision": revision, "since": revision}
-        stored = replace(head, **versions, digest=digest, base_digest=digest)
+        stored = head.in_place_of(before)
         outcome = check_limits(heads, place, stored, room)
         if outcome is WriteResult.DONE:
             self.delete(place)
@@ -154,7 +147,9 @@ class SqliteGraphLog(GraphLog):
                     "INSERT INTO webhooks VALUES (?, ?, ?, ?, 0)", [*place, head.tag, webhook]
                 )
             if head.watch is not None:
-                self._add_changed(WatchedGraph(place, head.tag), ChangedNodes(revision, None))
+                self._add_changed(
+                    WatchedGraph(place, head.tag), ChangedNodes(stored.revision, None)
+                )
         return outcome, stored, before
 
     def append(

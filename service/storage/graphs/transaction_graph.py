@@ -132,9 +132,7 @@ class TransactionGraph(StoredGraph):
         forgotten = float(self._history.times[expired - 1]) if expired else self._forgotten
         rows = self._export(np.arange(expired, self.num_nodes))
         labels = self._history.list_labels().without_rows(expired)
-        graph = TransactionGraph(self.settings, rows, forgotten, self.revision, labels)
-        graph.digest = self.digest
-        return graph
+        return TransactionGraph(self.settings, rows, forgotten, self.revision, labels)
 
     def plan(self, update: NewTransactions | NewLabels) -> Addition | Labelling | None:
         if isinstance(update, NewLabels):
@@ -284,11 +282,10 @@ class TransactionGraph(StoredGraph):
             self._require_stored(rows, at, _UNKNOWN_ROW)
             self._require_whole(rows, at, "this one")
             if recipe.scores == "transactions":
-                return Targets(rows, list(row_ids), list(row_ids), self.revision, self.digest)
+                return self._make_targets(rows, row_ids, list(row_ids))
             states, places, accounts = list_states(rows, self._export(rows).rows, recipe)
             of_rows = [row_ids[place] for place in places.tolist()]
-            ids = list[NodeId](accounts)
-            return Targets(states, ids, of_rows, self.revision, self.digest)
+            return self._make_targets(states, accounts, of_rows)
 
     def find_targets(self, node_ids: Sequence[NodeId], at: PointerFn) -> Targets:
         """Return the targets of these ids: transactions, or accounts as of the last row of each.
@@ -308,8 +305,12 @@ class TransactionGraph(StoredGraph):
             self._require_stored(rows, at, _UNKNOWN_ACCOUNT)
             self._require_whole(rows, at, "the last one of this account")
             row_ids = [self._sent.node_ids[row] for row in rows.tolist()]
-            ids = [str(account) for account in node_ids]
-            return Targets(states, list[NodeId](ids), row_ids, self.revision, self.digest)
+            return self._make_targets(states, map(str, node_ids), row_ids)
+
+    def _make_targets(
+        self, numbers: np.ndarray, node_ids: Iterable[NodeId], row_ids: list[NodeId]
+    ) -> Targets:
+        return Targets(numbers, list(node_ids), row_ids, self.revision, self.digest)
 
     def build_neighborhoods(
         self, targets: Targets, max_nodes: int, at: PointerFn

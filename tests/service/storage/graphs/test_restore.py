@@ -1,0 +1,442 @@
+"""Stored graphs where Redis comes back older or empty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from models.inputs.graph import Graph
+from service.errors import Problem
+from service.storage.graphs import (
+    DynamicGraph,
+    GraphKey,
+    GraphSnapshot,
+    GraphStore,
+    TransactionGraph,
+    WatchedGraph,
+    WatchSettings,
+)
+from service.storage.graphs import redis as module
+from tests.service.storage.graphs.test_transaction_graph import SETTINGS, make_rows
+from tests.support.graph_stores import (
+    ROOM,
+    SCHEMA,
+    go_back,
+    in_redis,
+    listed,
+    make_alert,
+    node,
+    play,
+    probe,
+    put,
+    ring,
+    update,
+)
+from tests.support.redis_server import RedisServer
+
+WATCH = WatchSettings("m", threshold=0.5, webhook="https://a.b/c")
+SETTINGS_WITH_WEBHOOK = type(SETTINGS)(
+    SETTINGS.model, SETTINGS.recipe, SETTINGS.threshold, SETTINGS.keep, "https://a.b/c"
+)
+
+
+@dataclass
+class Servers:
+    """Stores of servers on one Redis, and what each of them counted."""
+
+    redis: RedisServer
+    stores: list[GraphStore]
+    events: list[list[tuple[str, str, int]]] = field(default_factory=list)
+
+    def count(self, store: int, event: str) -> int:
+        return sum(number for name, _, number in self.events[store] if name == event)
+
+
+@asynccontextmanager
+async def on_redis(server: RedisServer, number: int = 2) -> AsyncIterator[Servers]:
+    async with AsyncExitStack() as stack:
+        events: list[list[tuple[str, str, int]]] = [[] for _ in range(number)]
+        stores = [
+            await stack.enter_async_context(in_redis(server, ROOM, 1 << 30, counted))
+            for counted in events
+        ]
+        yield Servers(server, stores, events)
+
+
+@pytest.fixture
+def saved(redis_server: Callable[..., RedisServer]) -> RedisServer:
+    """A Redis that has on disk what was saved, and no more."""
+    return redis_server("--appendonly", "no")
+
+
+def watched_ring(nodes: int) -> DynamicGraph:
+    row = np.arange(nodes)
+    graph = Graph(np.zeros((nodes, 1), np.float32), np.stack([row, (row + 1) % nodes]))
+    return DynamicGraph(SCHEMA, GraphSnapshot(graph, list(range(nodes)), 0), WATCH)
+
+
+def stream() -> TransactionGraph:
+    return TransactionGraph(SETTINGS_WITH_WEBHOOK, None, -np.inf, 0)
+
+
+@pytest.mark.parametrize("newer_first", [True, False])
+def test_changes_that_redis_lost_are_written_again(saved, newer_first):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", ring(3))
+            await update(one, "g", node(4, (4, 0)))
+            assert listed(await two.get("g")) == listed(await one.get("g"))
+            saved.client.save()
+            await update(one, "g", node(5, (5, 0)))
+            before = await update(one, "g", node(6, (6, 0)))
+            go_back(saved)
+            for store in (one, two) if newer_first else (two, one):
+                await probe(store)
+            for store in (one, two):
+                assert await store.get_metadata("g") == before
+                assert (await store.get("g")).digest == before.digest
+                assert (await store.get("g")).num_nodes == 6
+            assert before.since == 1  # the changes were written, and not the whole graph
+            assert servers.count(0, "restored") == 1
+            assert servers.count(0, "lost") == servers.count(1, "lost") == 0
+            after = await update(two, "g", node(7, (7, 0)))
+            assert after.revision == 5
+        async with in_redis(saved, ROOM, 1 << 30) as three:
+            graph = await three.get("g")
+            assert (graph.revision, graph.digest) == (5, after.digest)
+            assert graph.num_nodes == 7
+
+    play(work)
+
+
+@pytest.mark.parametrize("loss", ["flushall", "older than all that is remembered"])
+def test_a_whole_graph_is_written_again(saved, monkeypatch, loss):
+    if loss != "flushall":
+        monkeypatch.setattr("service.storage.graphs.past._MAX_CHANGES", 3)
+
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", ring(3))
+            await put(one, "s", stream())
+            saved.client.save()
+            for i in range(4, 14):
+                head = await update(one, "g", node(i, (i, 0)))
+            assert (await two.get("g")).num_nodes == 13
+            if loss == "flushall":
+                saved.client.flushall()
+            else:
+                go_back(saved)
+            await probe(two)
+            await probe(one)
+            for store in (one, two):
+                after = await store.get_metadata("g")
+                assert (after.revision, after.digest) == (11, head.digest)
+                assert after.since == 11
+                assert (await store.get_metadata("s")).model == "model"
+            await update(two, "g", node(20, (20, 0)))
+            assert listed(await one.get("g")) == listed(await two.get("g"))
+
+    play(work)
+
+
+def test_where_histories_have_parted_redis_counts(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", watched_ring(3))
+            await update(two, "g", node(4, (4, 0)))
+            saved.client.save()
+            lost = await update(one, "g", node(5, (5, 0)))
+            await update(one, "g", node(6, (6, 0)))
+            go_back(saved)
+            await probe(two)  # and this one goes on before the other has noticed
+            head = await update(two, "g", node(7, (7, 0)))
+            assert (head.revision, head.tag) == (lost.revision, lost.tag)
+            assert head.digest != lost.digest
+            await probe(one)
+            assert await one.get_metadata("g") == head
+            assert listed(await one.get("g")) == listed(await two.get("g"))
+            assert servers.count(0, "lost") == 2
+            assert servers.count(0, "restored") == servers.count(1, "restored") == 0
+            # Nodes may have been scored by what was lost.
+            changes = await one.alerts.read_changed(WatchedGraph(GraphKey("", "g"), head.tag))
+            assert None in [each.node_ids for each in changes if each.revision == 3]
+
+    play(work)
+
+
+def test_a_replacement_that_redis_lost_is_written_again(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", ring(3))
+            await update(one, "g", node(4))
+            await two.get("g")
+            saved.client.save()
+            await update(one, "g", node(5))
+            head, is_new = await put(one, "g", ring(7))
+            assert (head.revision, is_new) == (4, False)
+            go_back(saved)
+            await probe(two)
+            await probe(one)
+            for store in (one, two):
+                after = await store.get_metadata("g")
+                assert (after.tag, after.digest) == (head.tag, head.digest)
+                assert (await store.get("g")).num_nodes == 7
+            assert servers.count(0, "lost") == servers.count(1, "lost") == 0
+
+    play(work)
+
+
+async def is_gone(store: GraphStore) -> bool:
+    try:
+        await store.get("g")
+    except Problem as problem:
+        return problem.kind == "unknown-graph"
+    return False
+
+
+def test_a_deletion_that_redis_lost_is_done_again(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", ring(3))
+            await two.get("g")
+            saved.client.save()
+            await two.delete("g")
+            go_back(saved)
+            await probe(one)
+            await probe(two)
+            assert await is_gone(one)
+            assert await is_gone(two)
+            assert servers.count(1, "restored") == 1
+            # Both know it: an empty Redis gets nothing back.
+            saved.client.flushall()
+            await probe(one)
+            await probe(two)
+            assert await is_gone(one)
+
+    play(work)
+
+
+def test_what_another_server_deleted_is_not_restored(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", ring(3))
+            await put(two, "h", ring(4))
+            await two.delete("g")
+            saved.client.save()
+            go_back(saved)  # nothing is lost
+            await probe(one)  # which has not asked for it since
+            await probe(two)
+            assert await is_gone(one)
+            assert await is_gone(two)
+            assert (await one.get("h")).num_nodes == 4
+            assert servers.count(0, "restored") == servers.count(1, "restored") == 0
+
+    play(work)
+
+
+def test_a_graph_that_took_the_place_of_a_deleted_one_stays(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, _ = servers.stores
+            await put(one, "g", ring(3))
+            await update(one, "g", node(4))
+            saved.client.save()
+            await one.delete("g")
+            head, is_new = await put(one, "g", ring(5))
+            assert (head.revision, is_new) == (1, True)
+            go_back(saved)
+            await probe(one)
+            assert (await one.get_metadata("g")).digest == head.digest
+            async with in_redis(saved, ROOM, 1 << 30) as three:
+                assert (await three.get("g")).num_nodes == 5
+
+    play(work)
+
+
+def test_what_was_to_be_scored_is_scored_again(saved):
+    rows = make_rows(60)
+
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", stream())
+
+            async def add(first: int, store: GraphStore = one, scored: bool = True):
+                part = rows.take(np.arange(first, first + 10))
+                return await store.add_transactions("g", SETTINGS.schema, part, scored)
+
+            for first in (0, 10):
+                [pending] = (await add(first)).pending
+                assert await one.alerts.record(pending, [make_alert(str(first))])
+            saved.client.save()
+            [scored] = (await add(20)).pending
+            assert await one.alerts.record(scored, [make_alert("20")])
+            await add(30, scored=False)
+            head = (await add(40, two)).head
+            assert (await one.get("g")).revision == head.revision
+            go_back(saved)
+            await probe(one)
+            await probe(two)
+            pending = await two.alerts.list_all_pending()
+            assert [each.revision for each in pending] == [4, 6]
+            assert [each.node_ids for each in pending] == [
+                rows.node_ids[20:30],
+                rows.node_ids[40:50],
+            ]
+            assert pending[0].digest == scored.digest
+            assert await two.alerts.record(pending[0], [make_alert("20")])
+            assert not await one.alerts.record(scored, [make_alert("20")])
+            alerts = await two.alerts.read("g", head.tag, 0, 10)
+            assert [alert for _, alert in alerts] == [
+                make_alert(name) for name in ("0", "10", "20")
+            ]
+            # A client that had the third already asks for those after it, and misses none.
+            assert alerts[2][0] > 3
+            [webhook] = await two.alerts.list_all_webhooks()
+            assert (webhook.url, webhook.tag) == ("https://a.b/c", head.tag)
+
+    play(work)
+
+
+def test_touched_nodes_are_scored_again(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", watched_ring(9))
+            [graph] = await one.alerts.list_changed_graphs()
+            saved.client.save()
+            await update(one, "g", node(20, (20, 0)))
+            await update(two, "g", node(21, (21, 4)))
+            await one.get("g")
+            go_back(saved)
+            await probe(two)
+            changes = await two.alerts.read_changed(graph)
+            assert [each.revision for each in changes] == [1, 2, 3]
+            assert changes[0].node_ids is None
+            assert sorted(map(int, changes[1].node_ids or ())) == [0, 20]
+            assert sorted(map(int, changes[2].node_ids or ())) == [4, 21]
+            saved.client.flushall()
+            await probe(one)
+            change = (await one.alerts.read_changed(graph))[-1]
+            assert (change.revision, change.node_ids) == (3, None)
+            assert await one.alerts.list_changed_graphs() == [graph]
+
+    play(work)
+
+
+def test_scores_of_a_lost_revision_finish_no_other(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "s", stream())
+            rows = make_rows(30)
+
+            def take(first: int):
+                return rows.take(np.arange(first, first + 10))
+
+            saved.client.save()
+            added = await one.add_transactions("s", SETTINGS.schema, take(0))
+            go_back(saved)
+            await probe(two)
+            other = await two.add_transactions("s", SETTINGS.schema, take(10))
+            assert other.head.revision == added.head.revision
+            await probe(one)
+            assert not await one.alerts.record(added.pending[0], [make_alert("0")])
+            [left] = await one.alerts.list_all_pending()
+            assert left.node_ids == rows.node_ids[10:20]
+            assert await one.alerts.record(left, [])
+
+    play(work)
+
+
+def test_what_redis_refuses_is_restored_later(saved):
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            saved.client.save()
+            await put(one, "g", ring(3))
+            go_back(saved)
+            saved.client.config_set("maxmemory", 1)
+            await probe(one)
+            await probe(two)
+            assert (await one.get("g")).num_nodes == 3
+            saved.client.config_set("maxmemory", 0)
+            assert (await one.get("g")).num_nodes == 3
+            assert (await two.get("g")).num_nodes == 3
+
+    play(work)
+
+
+@pytest.mark.parametrize("kind", ["delete", "put", "update"])
+def test_what_is_refused_has_not_happened(saved, kind):
+    async def work():
+        async with on_redis(saved, 1) as servers:
+            [one] = servers.stores
+            await put(one, "g", ring(3))
+            saved.client.save()
+            saved.kill()
+            works = {
+                "delete": lambda: one.delete("g"),
+                "put": lambda: put(one, "g", ring(5)),
+                "update": lambda: update(one, "g", node(9)),
+            }
+            with pytest.raises(Problem, match="graphs-unavailable"):
+                await works[kind]()
+            assert listed(await one.get("g")) == listed(ring(3))
+            saved.start()
+            await probe(one)
+            assert listed(await one.get("g")) == listed(ring(3))
+            async with in_redis(saved, ROOM, 1 << 30) as two:
+                assert listed(await two.get("g")) == listed(ring(3))
+            await works[kind]()
+
+    play(work)
+
+
+def test_a_change_whose_reply_is_lost_is_done_once(saved, monkeypatch):
+    """EXEC was done, and the connection broke before its reply."""
+    execute, calls = module.execute, []
+
+    def lose_reply(pipeline) -> bool:
+        calls.append(execute(pipeline))
+        return False if len(calls) == 1 else calls[-1]
+
+    async def work():
+        async with on_redis(saved) as servers:
+            one, two = servers.stores
+            await put(one, "g", stream())
+            rows = make_rows(10)
+            monkeypatch.setattr(module, "execute", lose_reply)
+            added = await one.add_transactions("g", SETTINGS.schema, rows)
+            assert (added.new, added.head.revision) == (rows.node_ids, 2)
+            [pending] = await one.alerts.list_all_pending()
+            assert [pending.revision] == [each.revision for each in added.pending]
+            calls.clear()
+            head, is_new = await put(one, "h", ring(3))
+            assert (head.revision, is_new) == (1, True)
+            assert (await two.get("h")).digest == head.digest
+
+    play(work)
+
+
+def test_reads_go_on_while_a_server_restores(saved):
+    async def work():
+        async with on_redis(saved, 1) as servers:
+            [one] = servers.stores
+            await put(one, "g", ring(3))
+            saved.client.flushall()
+            read = await asyncio.gather(probe(one), *(one.get("g") for _ in range(20)))
+            assert all(graph.num_nodes == 3 for graph in read[1:])
+
+    play(work)

@@ -147,9 +147,7 @@ class SqliteGraphLog(GraphLog):
                     "INSERT INTO webhooks VALUES (?, ?, ?, ?, 0)", [*place, head.tag, webhook]
                 )
             if head.watch is not None:
-                self._add_changed(
-                    WatchedGraph(place, head.tag), ChangedNodes(stored.revision, None)
-                )
+                self.score_all(place, stored)
         return outcome, stored, before
 
     def append(

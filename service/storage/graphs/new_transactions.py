@@ -129,6 +129,25 @@ class NewLabels:
         return orjson.dumps({"ids": self.node_ids, "labels": self.labels.tolist()})
 
 
+@dataclass(frozen=True)
+class Addition:
+    """The transactions of an update that are new, in order of time."""
+
+    update: NewTransactions
+    num_nodes: int
+    num_edges: int = 0
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """The labels of an update that are new or others, at `rows`."""
+
+    update: NewLabels
+    rows: np.ndarray
+    num_nodes: int
+    num_edges: int = 0
+
+
 def describe_rows(stored: NewTransactions, recipe: TransactionRecipe) -> list[dict[str, Any]]:
     """Return transactions by the names of their columns, as they were sent, with `late_by`: how
     much later they count."""

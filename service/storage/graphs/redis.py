@@ -37,7 +37,6 @@ from service.storage.graphs.redis_keys import (
     name_above,
     name_alerts,
     name_base,
-    name_change,
     name_changed,
     name_field,
     name_heads,
@@ -164,14 +163,9 @@ class RedisGraphLog(RedisAlertLog):
                 is_damaged = place.id.encode() in damaged
                 self._stage_forget(pipeline, place, before and before.tag, is_damaged)
                 pipeline.set(name_base(place), base)
-                graph = WatchedGraph(place, head.tag)
-                self._stage_listing(pipeline, graph, stored, webhook, None)
+                self._stage_listing(pipeline, place, stored, webhook, None)
                 if head.watch is not None:
-                    pipeline.hset(
-                        name_changed(graph),
-                        name_change(stored.revision, stored.digest),
-                        orjson.dumps(None),
-                    )
+                    self._stage_all(pipeline, place, stored)
                 pipeline.hset(name_heads(place.owner), place.id, stored.to_bytes())
                 if execute(pipeline):
                     return outcome, stored, before
@@ -260,9 +254,8 @@ class RedisGraphLog(RedisAlertLog):
                 key = ChangeKey(change.revision, change.digest)
                 self._stage_to_score(pipeline, watched, key, change.to_score)
             if graph.is_rescored and head.watch is not None:
-                field = name_change(head.revision, head.digest)
-                pipeline.hset(name_changed(watched), field, orjson.dumps(None))
-            self._stage_listing(pipeline, watched, head, graph.webhook, listed)
+                self._stage_all(pipeline, place, head)
+            self._stage_listing(pipeline, place, head, graph.webhook, listed)
             if not is_damaged and (head.watch is not None or head.model is not None):
                 first = int(1e3 * time.time())
                 pipeline.eval(SKIP_NUMBERS, 1, name_alerts(watched), first)
@@ -273,7 +266,7 @@ class RedisGraphLog(RedisAlertLog):
             return
         with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
             listed: Any = self._redis.blocking_client.hget(WEBHOOKS, name_field(place))
-            self._stage_listing(pipeline, WatchedGraph(place, head.tag), head, webhook, listed)
+            self._stage_listing(pipeline, place, head, webhook, listed)
             pipeline.execute()
 
     def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
@@ -369,18 +362,18 @@ class RedisGraphLog(RedisAlertLog):
     def _stage_listing(
         self,
         pipeline: Pipeline,
-        graph: WatchedGraph,
+        place: GraphKey,
         head: GraphMetadata,
         webhook: str | None,
         listed: bytes | None,
     ) -> None:
         """Add to what the pipeline will do that background work finds the graph; `listed` is its
         entry among the webhooks, which is left as it is if it is of this graph."""
-        field = name_field(graph.place)
+        field, graph = name_field(place), [*place, head.tag]
         if head.watch is not None:
-            pipeline.hset(WATCHED, field, orjson.dumps([*graph.place, graph.tag]))
-        if webhook is not None and (listed is None or graph.tag.encode() not in listed):
-            pipeline.hset(WEBHOOKS, field, orjson.dumps([*graph.place, graph.tag, webhook, 0]))
+            pipeline.hset(WATCHED, field, orjson.dumps(graph))
+        if webhook is not None and (listed is None or head.tag.encode() not in listed):
+            pipeline.hset(WEBHOOKS, field, orjson.dumps([*graph, webhook, 0]))
 
     def _stage_forget(
         self, pipeline: Pipeline, place: GraphKey, tag: str | None, is_damaged: bool

@@ -216,9 +216,12 @@ class RedisAlertLog(GraphLog):
 
     def score_all(self, place: GraphKey, head: GraphMetadata) -> None:
         with self._guard(place):
-            key = name_changed(WatchedGraph(place, head.tag))
-            field = name_change(head.revision, head.digest)
-            self._redis.blocking_client.hset(key, field, orjson.dumps(None))
+            self._stage_all(self._redis.blocking_client, place, head)
+
+    def _stage_all(self, client: Redis | Pipeline, place: GraphKey, head: GraphMetadata) -> None:
+        """Store, or add to what the pipeline will do, that all nodes are to be scored."""
+        key = name_changed(WatchedGraph(place, head.tag))
+        client.hset(key, name_change(head.revision, head.digest), orjson.dumps(None))
 
     def _read_changed(
         self,
@@ -302,7 +305,7 @@ class RedisAlertLog(GraphLog):
                 try:
                     yield
                 except ResponseError as error:
-                    if not str(error).startswith("WRONGTYPE"):
+                    if "WRONGTYPE" not in str(error):
                         raise
                     if self._set_keys_aside(place):
                         raise RedisReplacedError("a key of all graphs had another type") from error

@@ -103,7 +103,7 @@ class SqliteGraphLog(GraphLog):
         return self.migrate_all(owner, GraphList(heads, damaged))
 
     def read_head(self, place: GraphKey) -> GraphMetadata | None:
-        rows = self._ask(f"SELECT head FROM heads {_OF_PLACE}", [*place])
+        rows = self._ask(f"SELECT CAST(head AS BLOB) FROM heads {_OF_PLACE}", [*place])
         if not rows:
             return None
         try:
@@ -147,9 +147,7 @@ class SqliteGraphLog(GraphLog):
                     "INSERT INTO webhooks VALUES (?, ?, ?, ?, 0)", [*place, head.tag, webhook]
                 )
             if head.watch is not None:
-                self._add_changed(
-                    WatchedGraph(place, head.tag), ChangedNodes(stored.revision, None)
-                )
+                self.score_all(place, stored)
         return outcome, stored, before
 
     def append(
@@ -196,7 +194,7 @@ class SqliteGraphLog(GraphLog):
     def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
         for table in _OF_GRAPH:
             self._ask(f"DELETE FROM {table} {_OF_PLACE}", [*place])
-        rows = self._ask(f"DELETE FROM heads {_OF_PLACE} RETURNING head", [*place])
+        rows = self._ask(f"DELETE FROM heads {_OF_PLACE} RETURNING CAST(head AS BLOB)", [*place])
         try:
             return GraphMetadata.from_bytes(rows[0][0]).tag if rows else None
         except DamagedValueError:
@@ -352,10 +350,13 @@ class SqliteGraphLog(GraphLog):
         oldest = (last or 0) + len(alerts) - KEPT_ALERTS
         self._ask(f"DELETE FROM alerts {_HERE} AND number <= ?", [*of_graph, oldest])
 
+    # A damaged value may have another type: with CAST it is bytes that fail their check.
     def _list_heads(self, owner: str) -> tuple[dict[str, GraphMetadata], list[str]]:
         """Return the graphs of an owner by id, and the ids of those that are damaged."""
         heads, damaged = dict[str, GraphMetadata](), list[str]()
-        rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
+        rows = self._ask(
+            "SELECT id, CAST(head AS BLOB) FROM heads WHERE owner = ? ORDER BY id", [owner]
+        )
         for id, raw in rows:
             try:
                 heads[id] = GraphMetadata.from_bytes(raw)
@@ -364,8 +365,10 @@ class SqliteGraphLog(GraphLog):
         return heads, damaged
 
     def _read_contents(self, place: GraphKey, head: GraphMetadata) -> LogContents:
-        bases = self._ask(f"SELECT base FROM bases {_OF_PLACE}", [*place])
-        updates = self._ask(f"SELECT made FROM updates {_OF_PLACE} ORDER BY revision", [*place])
+        bases = self._ask(f"SELECT CAST(base AS BLOB) FROM bases {_OF_PLACE}", [*place])
+        updates = self._ask(
+            f"SELECT CAST(made AS BLOB) FROM updates {_OF_PLACE} ORDER BY revision", [*place]
+        )
         base = bases[0][0] if bases else b""
         return LogContents(head, base, [made for (made,) in updates])
 

@@ -19,14 +19,15 @@ from service.storage.graphs.digests import hash_snapshot
 from service.storage.graphs.dynamic_graph import DynamicGraph
 from service.storage.graphs.graph_cache import GraphCache, make_unknown_problem
 from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata
-from service.storage.graphs.new_transactions import NewLabels, NewTransactions
-from service.storage.graphs.snapshot_file import encode_snapshot
-from service.storage.graphs.stored_graph import Schema, StoredGraph
-from service.storage.graphs.transaction_graph import (
+from service.storage.graphs.new_transactions import (
     Addition,
     Labelling,
-    TransactionGraph,
+    NewLabels,
+    NewTransactions,
 )
+from service.storage.graphs.snapshot_file import encode_snapshot
+from service.storage.graphs.stored_graph import Schema, StoredGraph
+from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter
 from service.supervisor import Supervisor

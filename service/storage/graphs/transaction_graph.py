@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +23,8 @@ from models.inputs.transactions import (
 from service.errors import pointer
 from service.storage.graphs.digests import extend_digest
 from service.storage.graphs.new_transactions import (
+    Addition,
+    Labelling,
     NewLabels,
     NewTransactions,
     StreamSettings,
@@ -50,25 +52,6 @@ _UNKNOWN_ACCOUNT = (
     "their accounts."
 )
 _LABEL = "known_label."  # of its arrays in a file
-
-
-@dataclass(frozen=True)
-class Addition:
-    """The transactions of an update that are new, in order of time."""
-
-    update: NewTransactions
-    num_nodes: int
-    num_edges: int = 0
-
-
-@dataclass(frozen=True)
-class Labelling:
-    """The labels of an update that are new or others, at `rows`."""
-
-    update: NewLabels
-    rows: np.ndarray
-    num_nodes: int
-    num_edges: int = 0
 
 
 @final

@@ -21,22 +21,22 @@ _fork = multiprocessing.get_context("forkserver")
 _fork.set_forkserver_preload([*_IMPORTED])
 
 
-def _serve(env: dict[str, str], log: Path) -> None:
+def _serve(env: dict[str, str], log: Path, *arguments: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     os.chdir(REPO)
     with log.open("wb") as stderr:
         os.dup2(stderr.fileno(), 2)
-    sys.argv = ["service"]
+    sys.argv = ["service", *arguments]
     runpy.run_module("service", run_name="__main__", alter_sys=True)
 
 
 class ForkedProcess:
     """A server process, with the part of the interface of `subprocess.Popen` that tests use."""
 
-    def __init__(self, env: dict[str, str], log: Path) -> None:
+    def __init__(self, env: dict[str, str], log: Path, *arguments: str) -> None:
         log.touch()
-        self._process = _fork.Process(target=_serve, args=(env, log))
+        self._process = _fork.Process(target=_serve, args=(env, log, *arguments))
         self._process.start()
 
     @property

@@ -9,8 +9,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import IntEnum
 from io import BufferedReader
 from pathlib import Path
@@ -117,7 +116,7 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file, _refuse_damaged(file.name):
+        with self.open(name) as file, _refuse_damaged(name):
             return self.read_card(file)
 
     @staticmethod
@@ -149,7 +148,16 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file, _refuse_damaged(file.name):
+        with _refuse_damaged(name):
+            return self._load(name)
+
+    def _load(self, name: str) -> tuple[MemoryCard, Memory]:
+        """As `get`.
+
+        Raises:
+            MemoryFileError: its file is damaged.
+        """
+        with self.open(name) as file:
             path, stamp = Path(file.name), stamp_of(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(path)
@@ -291,16 +299,15 @@ class MemoryStore:
 
 
 @contextmanager
-def _refuse_damaged(path: str) -> Iterator[None]:
-    """Change a `MemoryFileError` in the context, about the file at `path`, to a problem."""
+def _refuse_damaged(name: str) -> Iterator[None]:
+    """Change a `MemoryFileError` in the context, about the memory `name`, to a problem."""
     try:
         yield
     except MemoryFileError as error:
-        structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
-        raise Problem(
-            "memories-unavailable",
-            "The file of this memory is damaged; the server log says which it is. Store the memory "
-            "anew, or have the file restored.",
+        structlog.get_logger().error("memory refused", memory=name, reason=str(error))
+        raise unavailable(
+            "The file of this memory is damaged; the server log has the reason. Store the memory "
+            "anew, or have the file restored."
         ) from None
 
 

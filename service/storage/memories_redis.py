@@ -6,8 +6,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, MemoryFileError, load_memory
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
 from service.storage.memories_redis_scripts import LATER, PARSE
@@ -110,16 +108,12 @@ class RedisMemoryStore(MemoryStore):
             self._sync.require_served(self._own_field(name))
         return super().open(name)
 
-    def get(self, name: str) -> tuple[MemoryCard, Memory]:
+    def _load(self, name: str) -> tuple[MemoryCard, Memory]:
         try:
-            return super().get(name)
+            return super()._load(name)
         except MemoryFileError:
             self._sync.doubt(self._own_field(name))  # so that it is read from Redis again
-        try:
-            return super().get(name)
-        except MemoryFileError as error:
-            structlog.get_logger().error("memory refused", reason=f"{name}: {error}")
-            raise unavailable("The memory is damaged. The server log has the reason.") from None
+        return super()._load(name)
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_writable_id(name)

@@ -235,7 +235,11 @@ class RedisClient:
             run_id = str((await self._prober.info("server")).get("run_id", ""))
         except faults.NoPermissionError:  # of this user: a restart is then seen by no id
             run_id = ""
-        history: Any = await self._prober.get(HISTORY)
+        try:
+            history: Any = await self._prober.get(HISTORY)
+        except faults.ResponseError:  # of another type: what was there is lost
+            await self._prober.delete(HISTORY)
+            history = None
         if history is None:
             await self._prober.set(HISTORY, secrets.token_hex(8), nx=True)
             history = await self._prober.get(HISTORY) or b""

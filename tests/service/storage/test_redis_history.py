@@ -130,3 +130,18 @@ def test_a_user_that_may_not_read_the_id_of_the_process(redis_server: RedisStart
         await watched.close()
 
     asyncio.run(play())
+
+
+def test_a_history_of_another_type_is_lost(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        watched = Watched(server)
+        await watched.link.probe()
+        server.client.delete("basin:history")
+        server.client.rpush("basin:history", "x")
+        await watched.link.probe()
+        assert watched.link.state == "up"
+        assert ("changes", "replaced") in watched.events
+        await watched.link.close()
+
+    asyncio.run(play())

@@ -145,7 +145,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert answer.body == b"yes"
         assert one.store.count() == (0, 0)
         counts = server.client.hgetall(HELD)
-        assert set(counts) == {b"over"}
+        assert {name.partition(b":")[0] for name in counts} == {b"over"}
         one.store.expire()
         assert server.client.hgetall(HELD) == counts
 

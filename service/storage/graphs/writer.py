@@ -69,8 +69,8 @@ class GroupCommitWriter:
         return self._put(work)
 
     def run_next(self, work: Callable[[], T]) -> T | None:
-        """Run `work` after what waits, however much that is, and wait for it; None if the thread has
-        not started, or the server is shutting down."""
+        """Run `work` after what waits, however much that is, and wait for it; None if the thread
+        has not started, or the server is shutting down."""
         return None if self._closed or self._thread is None else self._put(work).result()
 
     def _put(self, work: Callable[[], T]) -> Future[T]:

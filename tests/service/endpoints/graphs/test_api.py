@@ -81,6 +81,7 @@ def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape)
         num_nodes=40,
         num_edges=len(np.unique(edges, axis=0)),
         revision=1,
+        digest=found.digest,
     )
     whole = {"hops": 8, "max_neighbors": 1000}
     answer = scored(client, one.node_ids[:3], model=model, neighborhood=whole)

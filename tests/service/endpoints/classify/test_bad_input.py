@@ -158,7 +158,7 @@ def strict(start, checkpoints, wait, answers):
         max_position_work=900,
         max_smiles_length=12,
         max_atoms=6,
-        max_response_bytes=4000,
+        max_response_bytes=12_000,
     )
     wait(lambda: answers(server, "/health/ready", 200))
     with server.client() as client:
@@ -181,7 +181,9 @@ def test_limits(strict):
     assert (limits["max_graphs"], limits["max_atoms"], limits["max_pairs"]) == (3, 6, 50)
     assert limits["max_position_work"] == 900
     traced = {"smiles": ["C"] * 3, "include": ["trace"]}
-    assert post(strict, text(traced)).status_code == 200
+    answer = post(strict, text(traced))
+    assert answer.status_code == 200
+    assert len(answer.content) <= 12_000
     body = traced | {"dynamics": {"steps": 64}}
     check(post(strict, text(body)), 422, "invalid-request", "too_large", "/include")
 

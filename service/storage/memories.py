@@ -9,7 +9,8 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from io import BufferedReader
 from pathlib import Path

@@ -139,7 +139,7 @@ def test_a_redis_full_of_what_lasts_refuses_more_and_loses_nothing(
 
         for number in range(8):  # of another application: as much as there is room for, for good
             store.client.set(f"other:{number}", b"x" * (1 << 20))
-        store.client.config_set("maxmemory", store.client.info("memory")["used_memory"] - (1 << 19))
+        store.client.config_set("maxmemory", store.client.info("memory")["used_memory"] - (4 << 20))
 
         check(client.put("/graphs/second", json=graph), 503, "graphs-unavailable")
         check(client.put("/memories/second", json=memory), 503, "memories-unavailable")

@@ -44,15 +44,38 @@ Start = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start servers with the given settings; they end with the session.
+def started() -> Iterator[dict[str, list[Server]]]:
+    """Servers that end with a module, and those that last."""
+    servers: dict[str, list[Server]] = {"module": [], "session": []}
+    yield servers
+    _end(servers["module"] + servers["session"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_with_module(started: dict[str, list[Server]]) -> Iterator[None]:
+    """Servers of all modules together would need more memory than there is."""
+    yield
+    _end(started["module"])
+    started["module"].clear()
+
+
+def _end(servers: list[Server]) -> None:
+    for server in servers:
+        server.process.kill()  # how they end when told to is tested where it matters
+    for server in servers:
+        server.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory, started: dict[str, list[Server]]) -> Start:
+    """Start servers with the given settings; they end with the module, or, if `lasts`, with the
+    session.
 
     With `main`, the arguments of Python, a server is a new process of Python. Else it is forked
     (see `forked_server`), which is faster: enough unless the start itself, the memory of the
     process or hashes that differ between processes are tested."""
-    servers: list[Server] = []
 
-    def start_one(*main: str, **settings: object) -> Server:
+    def start_one(*main: str, lasts: bool = False, **settings: object) -> Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -72,14 +95,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         else:
             process = ForkedProcess(env, log)
         server = Server(f"http://127.0.0.1:{port}", port, process, log)
-        servers.append(server)
+        started["session" if lasts else "module"].append(server)
         return server
 
-    yield start_one
-    for server in servers:
-        server.process.kill()  # how they end when told to is tested where it matters
-    for server in servers:
-        server.process.wait(30)
+    return start_one
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 180) -> None:
@@ -133,6 +152,7 @@ def answers() -> Callable[[Server, str, int], bool]:
 def server(start: Start, checkpoints: Path) -> Server:
     """A server as anyone would run it, but for a limit of 1 MiB."""
     one = start(
+        lasts=True,
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",
@@ -149,6 +169,7 @@ def server(start: Start, checkpoints: Path) -> Server:
 def narrow(start: Start, checkpoints: Path) -> Server:
     """A server that lets requests run long but not wait, and gives up early."""
     one = start(
+        lasts=True,
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",

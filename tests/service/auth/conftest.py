@@ -43,6 +43,7 @@ def guarded(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     one = start(
+        lasts=True,
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",

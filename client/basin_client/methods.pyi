@@ -349,8 +349,8 @@ class Methods(ABC):
 
         Returns:
             The description of the graph: `id`, `features`, `edge_features`, `relations`,
-            `num_nodes`, `num_edges`, `revision`, which each change increments, and `model` if it
-            raises alerts.
+            `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
+            `model` if it raises alerts.
 
         Raises:
             TypeError: `graph` has an unsupported type.
@@ -537,7 +537,7 @@ class Methods(ABC):
                 reads labels; only a blank if None.
 
         Returns:
-            `id` of the graph, `added` (how many are new), `num_nodes` and `revision`.
+            `id` of the graph, `added` (how many are new), `num_nodes`, `revision` and `digest`.
 
         Raises:
             InputError: the table does not fit the model.
@@ -552,7 +552,8 @@ class Methods(ABC):
             labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
 
         Returns:
-            `id` of the graph, `changed` (how many had no label, or another one) and `revision`.
+            `id` of the graph, `changed` (how many had no label, or another one), `revision` and
+            `digest`.
 
         Raises:
             InputError: a label is something else.
@@ -572,7 +573,7 @@ class Methods(ABC):
 
         Returns:
             A dict per alert: `node_id`, `score`, `probability`, `threshold`, `model`, `scored_at`,
-            `event_id`, and `transaction` or, of a node, `revision`.
+            `event_id`, and `transaction` or, of a node, `revision` and `digest`.
 
         Raises:
             InputError: the id is not one that a graph can have.
@@ -971,8 +972,8 @@ class AsyncMethods(ABC):
 
         Returns:
             The description of the graph: `id`, `features`, `edge_features`, `relations`,
-            `num_nodes`, `num_edges`, `revision`, which each change increments, and `model` if it
-            raises alerts.
+            `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
+            `model` if it raises alerts.
 
         Raises:
             TypeError: `graph` has an unsupported type.
@@ -1159,7 +1160,7 @@ class AsyncMethods(ABC):
                 reads labels; only a blank if None.
 
         Returns:
-            `id` of the graph, `added` (how many are new), `num_nodes` and `revision`.
+            `id` of the graph, `added` (how many are new), `num_nodes`, `revision` and `digest`.
 
         Raises:
             InputError: the table does not fit the model.
@@ -1174,7 +1175,8 @@ class AsyncMethods(ABC):
             labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
 
         Returns:
-            `id` of the graph, `changed` (how many had no label, or another one) and `revision`.
+            `id` of the graph, `changed` (how many had no label, or another one), `revision` and
+            `digest`.
 
         Raises:
             InputError: a label is something else.
@@ -1194,7 +1196,7 @@ class AsyncMethods(ABC):
 
         Returns:
             A dict per alert: `node_id`, `score`, `probability`, `threshold`, `model`, `scored_at`,
-            `event_id`, and `transaction` or, of a node, `revision`.
+            `event_id`, and `transaction` or, of a node, `revision` and `digest`.
 
         Raises:
             InputError: the id is not one that a graph can have.

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from models.base import StepControl
 from models.dynamics import StopReason
 from service.engine.admission import Admission
-from service.engine.load_estimator import LoadEstimator
+from service.engine.load_estimator import LoadEstimator, PendingRequest
 from service.engine.memory_budget import SMALL
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
 from service.engine.scheduler import Scheduler, StepObserver, Task
@@ -129,7 +129,7 @@ class Engine:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
-                result = await self._run_batched(workload, flow, weight, progress, key)
+                result = await self._run_batched(workload, flow, weight, progress, key, pending)
             if result is None:
                 scheduler = self._large_scheduler if size > SMALL else self._scheduler
                 task = scheduler.submit(
@@ -144,7 +144,13 @@ class Engine:
         return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
-        self, workload: Workload, flow: Hashable, weight: float, progress: Progress, owner: str
+        self,
+        workload: Workload,
+        flow: Hashable,
+        weight: float,
+        progress: Progress,
+        owner: str,
+        pending: PendingRequest,
     ) -> tuple[Any, float] | None:
         """The outcome and its seconds of compute; None if the request must be run by itself."""
         request = workload.batchable
@@ -158,6 +164,7 @@ class Engine:
             assert entry is not None
             submit = partial(self._scheduler.submit, flow=flow, weight=weight, owner=owner)
             self._arrange(batch, key, submit)
+        pending.ran_s = partial(batch.measure_share, entry)
         try:
             return await entry.outcome, entry.ran_s
         except RetryIndividually:

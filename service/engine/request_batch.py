@@ -120,6 +120,12 @@ class RequestBatch:
         if last and self._run is not None:
             self._run.stop(StopReason.CANCELLED)
 
+    def measure_share(self, entry: BatchEntry) -> float:
+        """Return the seconds that the batch has computed so far of a request: its share by cost."""
+        if self._run is None:
+            return entry.ran_s
+        return self._run.ran_s * entry.cost / (sum(each.cost for each in self._entries) or 1.0)
+
     def __call__(self, run: Task) -> Sequence[Any]:
         with self._lock:
             self._begun = True
@@ -140,12 +146,10 @@ class RequestBatch:
 
     def _hand_out(self, future: Future[Any]) -> None:
         """Set the outcome of each request, on the event loop."""
-        entries, run = self._entries, self._run
+        for entry in self._entries:
+            entry.ran_s = self.measure_share(entry)
+        entries = self._entries
         self._entries, self._run = [], None
-        assert run is not None
-        total = sum(entry.cost for entry in entries) or 1.0
-        for entry in entries:
-            entry.ran_s = run.ran_s * entry.cost / total
         outcomes: Sequence[Any]
         if future.cancelled():
             outcomes = [RunInterruptedError(StopReason.CANCELLED)] * len(entries)

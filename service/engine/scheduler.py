@@ -60,7 +60,8 @@ class Task(Schedulable, StepControl):
         progresses: of its requests; each counts the steps of the relaxation.
         future: what the work returns or raises; cancelled if it is stopped before it begins.
         size: tokens and edges in memory at a time.
-        ran_s: seconds of compute; of shared steps its share by tokens.
+        turns_s: seconds of compute of the turns that have ended; of shared steps its share by
+            tokens.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Task(Schedulable, StepControl):
         self.size = size
         self.future: Future[Any] = Future()
         self.submitted = time.perf_counter()
-        self.ran_s = 0.0
+        self.turns_s = 0.0
+        self._turn_began: float | None = None
         self.waits = False
         self.failure: Exception | None = None
         self._work: Callable[[Task], Any] | None = work
@@ -107,14 +109,21 @@ class Task(Schedulable, StepControl):
         if self._greenlet is None:
             self._work = None
 
+    @property
+    def ran_s(self) -> float:
+        """Seconds of compute so far; any thread."""
+        began = self._turn_began
+        return self.turns_s + (0.0 if began is None else time.perf_counter() - began)
+
     def run_turn(self) -> bool:
-        started = time.perf_counter()
+        started = self._turn_began = time.perf_counter()
         if self._greenlet is None:
             self._greenlet = self._scheduler.take_greenlet()
             over = self._greenlet.switch(self)
         else:
             over = self._greenlet.switch()
-        self.ran_s += time.perf_counter() - started
+        self._turn_began = None
+        self.turns_s += time.perf_counter() - started
         if over:
             self._scheduler.spare = self._greenlet
             self._end()
@@ -214,7 +223,7 @@ class SharedStepTask(Schedulable):
         seconds = time.perf_counter() - started
         self._scheduler.on_step(self.flow.kind, sum(r.rows for r, _ in running), seconds)
         for relaxation, run in running:
-            run.ran_s += seconds * len(relaxation.x_ND) / tokens
+            run.turns_s += seconds * len(relaxation.x_ND) / tokens
             if id(relaxation) not in self._fresh:
                 run.count_step()
         self._fresh.clear()
@@ -311,7 +320,7 @@ class Scheduler:
         if not (self._steps and (self.queue or self._inbox)):
             return
         lasted = time.perf_counter() - self._turn_s
-        if lasted >= (_SLICE_S if run.ran_s else _FIRST_S):
+        if lasted >= (_SLICE_S if run.turns_s else _FIRST_S):
             self._switch()
 
     def drive(self, run: Task, relaxation: Relaxation) -> None:

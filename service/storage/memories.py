@@ -305,7 +305,9 @@ def _refuse_damaged(name: str) -> Iterator[None]:
     try:
         yield
     except MemoryFileError as error:
-        structlog.get_logger().error("memory refused", memory=name, reason=str(error))
+        structlog.get_logger().error(
+            "memory refused", file=f"{name}{MEMORY_FILE_SUFFIX}", reason=str(error)
+        )
         raise unavailable(
             "The file of this memory is damaged; the server log has the reason. Store the memory "
             "anew, or have the file restored."

@@ -168,8 +168,10 @@ def test_a_thread_that_fails_at_shutdown_ends(supervisor):
 class _Faulty:
     """A server whose background tasks fail while told so."""
 
-    def __init__(self, server: Server, folder: Path, headers: dict[str, str]) -> None:
-        self.server, self._folder = server, folder
+    def __init__(
+        self, server: Server, folder: Path, headers: dict[str, str], scraper: dict[str, str]
+    ) -> None:
+        self.server, self._folder, self._scraper = server, folder, scraper
         self.client = httpx.Client(base_url=server.url, timeout=30, headers=headers)
 
     def break_task(self, name: str) -> None:
@@ -187,7 +189,7 @@ class _Faulty:
         return status == 503 and name in text
 
     def count_restarts(self, name: str) -> float:
-        text = self.client.get("/metrics").text
+        text = self.client.get("/metrics", headers=self._scraper).text
         label = re.escape(f'basin_background_restarts_total{{task="{name}"}} ')
         match = re.search(rf"^{label}([0-9.]+)$", text, re.MULTILINE)
         return float(match[1]) if match else 0.0
@@ -197,7 +199,7 @@ class _Faulty:
 def faulty(start: Start, checkpoints: Path, tmp_path_factory) -> Iterator[_Faulty]:
     folder = tmp_path_factory.mktemp("faults")
     ring = Ring(folder / "keys.json")
-    headers = ring.add("operator")
+    headers, scraper = ring.add("all"), ring.add("scraper", routes=["GET /metrics"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULTS", str(folder))
         server = start(
@@ -209,7 +211,7 @@ def faulty(start: Start, checkpoints: Path, tmp_path_factory) -> Iterator[_Fault
             webhook_origins="http://127.0.0.1:9",
             webhook_secret="whsec_" + "A" * 32,
         )
-    one = _Faulty(server, folder, headers)
+    one = _Faulty(server, folder, headers, scraper)
     wait_until(lambda: _is_ready(one))
     yield one
     one.client.close()
@@ -295,7 +297,7 @@ def test_the_watch_of_redis_is_started_again(
     server = start(
         "-m", "tests.support.server_with_faults", checkpoints=checkpoints, redis_url=redis.url
     )
-    faulty = _Faulty(server, tmp_path, {})
+    faulty = _Faulty(server, tmp_path, {}, {})
     with faulty.client:
         wait_until(lambda: _is_ready(faulty))
         faulty.break_task("redis")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from service.observability.logs import writer
 from tests.support.paths import REPO
 
 _IMPORTED = ("service.app", "service.http.protocol", "models.onnx_backend.system", "uvicorn.main")
@@ -28,7 +29,13 @@ def _serve(env: dict[str, str], log: Path, *arguments: str) -> None:
     with log.open("wb") as stderr:
         os.dup2(stderr.fileno(), 2)
     sys.argv = ["service", *arguments]
-    runpy.run_module("service", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("service", run_name="__main__", alter_sys=True)
+    except SystemExit as end:  # multiprocessing ends a process without what `atexit` has
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        writer().flush()
+        sys.exit(1 if isinstance(end.code, str) else end.code)
 
 
 class ForkedProcess:

@@ -117,7 +117,7 @@ class GraphWriter(Writer):
 
         async def work() -> None:
             async with in_sqlite(files / "graphs.sqlite", _ROOM, 1 << 30) as store:
-                for id in await store.list_metadata():
+                for id in (await store.list_metadata()).graphs:
                     if id[0] == "g":
                         whole = (await store.get_nodes_and_edges(id)).snapshot()
                         ids, x = whole.node_ids, whole.graph.x.tolist()

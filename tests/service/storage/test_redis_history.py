@@ -34,7 +34,7 @@ def test_no_command_reaches_a_restarted_redis_before_it_is_restored(
     redis_server: RedisStart,
 ) -> None:
     async def play() -> None:
-        server = redis_server()
+        server = redis_server("--appendfsync", "always")
         watched = Watched(server)
         link = watched.link
         await link.probe()

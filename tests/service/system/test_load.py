@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.server import depth
+from tests.support.server import depth, gauge
 
 HEAD = "POST /anomaly/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -64,9 +64,11 @@ def test_a_full_queue_refuses_and_says_when_to_return(idle, sample, endless, wai
 def test_what_would_be_late_is_refused_and_what_is_small_is_not(idle, sample, endless, wait):
     with idle.client() as client:
         assert client.post("/anomaly/score", json=sample(1).arrays()).status_code == 200
+        for _ in range(2):  # nothing is refused by a guess: that it takes long is to be measured
+            assert client.post("/anomaly/score", json=endless).status_code == 504
         running = send(idle, endless)
         try:
-            wait(lambda: depth(idle) == 1)
+            wait(lambda: gauge(idle, "basin_backlog_seconds") > 0)
             refused = client.post("/anomaly/score", json=endless)
             small = client.post("/anomaly/score", json=sample(1).arrays())
         finally:
@@ -74,7 +76,7 @@ def test_what_would_be_late_is_refused_and_what_is_small_is_not(idle, sample, en
     assert small.status_code == 200
     assert refused.status_code == 429
     assert refused.json()["type"] == "urn:basin:problem:queue-full"
-    assert int(refused.headers["retry-after"]) > 60
+    assert int(refused.headers["retry-after"]) >= 1
 
 
 def test_the_deadline_stops_the_work(idle, endless):

@@ -77,7 +77,7 @@ def test_damaged_entries_stop_no_job_and_the_operator_removes_them(
     wait(lambda: gauge(site.server, "basin_jobs_dead") == 3)
     assert "basin_redis_damaged_total" in client.get("/metrics").text
     logged = {
-        line["key"] for line in site.server.log_lines() if line["event"] == "damaged in redis"
+        line["key"] for line in site.server.log_lines() if line["event"] == "redis value is damaged"
     }
     assert logged >= {"basin:job:ghost", "basin:job:\\xff\\xfe", "basin:job:nearly"}
 

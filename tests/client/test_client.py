@@ -119,7 +119,8 @@ def test_stored_graph(client: Client, data_type: str) -> None:
     expected = client.score(GRAPH, ["n3", "n8"], model="et-small")
     np.testing.assert_allclose(near.score, expected.score, rtol=1e-4)
     client.change_graph("stored", delete_nodes=["n8"], delete_edges=edges[:3])
-    assert client.graphs()[0]["num_nodes"] == 39
+    [stored] = [each for each in client.graphs() if each["id"] == "stored"]
+    assert stored["num_nodes"] == 39
     client.forget_graph("stored")
     assert client.graphs() == []
 

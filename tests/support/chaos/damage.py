@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError
+
 JUNK = (b"", b"garbage", b"\xff\xfe\x00", b"{}", b"[]", b"5", b'{"features":5}', b"\x00" * 100)
 
 
 def damage(client: Any, what: str, owner: str, name: str, value: int) -> bool:
-    """Overwrite a value; return whether there was one."""
+    """Overwrite a value; return whether there was one, and room for another."""
+    try:
+        return _overwrite(client, what, owner, name, value)
+    except OutOfMemoryError:
+        return False
+
+
+def _overwrite(client: Any, what: str, owner: str, name: str, value: int) -> bool:
     junk = JUNK[value % len(JUNK)]
     graph = f"basin:graph:{owner}/{name}"
     match what:

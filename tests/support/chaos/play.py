@@ -190,11 +190,11 @@ class Player(Observer):
 
     def fill_redis(self, _: Step) -> None:
         if self.world.redis_runs and not self.world.is_paused:
-            self.world.redis.client.config_set("maxmemory", 1)
+            self.world.set_full(True)
 
     def empty_redis(self, _: Step) -> None:
         if self.world.redis_runs and not self.world.is_paused:
-            self.world.redis.client.config_set("maxmemory", 0)
+            self.world.set_full(False)
 
     def cut(self, step: Step) -> None:
         self.world.proxies[step.server].set("cut")

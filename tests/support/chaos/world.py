@@ -91,7 +91,7 @@ class World:
         self.headers[LIMITED] = ring.add(LIMITED, rate={"per_second": 10, "burst": 10})
         self.proxies = [Proxy(self.redis.port) for _ in (*SERVERS, WORKER)]
         self.processes = [self._make(number) for number in (*SERVERS, WORKER)]
-        self.redis_runs, self.is_paused = True, False
+        self.redis_runs, self.is_paused, self.is_full = True, False, False
         for process in self.processes:
             process.start()
         self.heal()
@@ -116,6 +116,7 @@ class World:
     def start_redis(self) -> None:
         if not self.redis_runs:
             self.redis.start()
+            self.is_full = False
             self.redis_runs = True
 
     def pause_redis(self) -> None:
@@ -127,6 +128,10 @@ class World:
         if self.is_paused:
             self.redis.resume()
             self.is_paused = False
+
+    def set_full(self, is_full: bool) -> None:
+        self.redis.client.config_set("maxmemory", int(is_full))  # 0 is no limit
+        self.is_full = is_full
 
     def take_snapshot(self) -> None:
         """Copy what Redis has on its disk now."""
@@ -148,6 +153,7 @@ class World:
         return (
             self.redis_runs
             and not self.is_paused
+            and not self.is_full
             and all(proxy.state == "open" for proxy in self.proxies)
             and all(process.running is not None for process in self.processes)
         )
@@ -164,7 +170,7 @@ class World:
         """
         self.resume_redis()
         self.start_redis()
-        self.redis.client.config_set("maxmemory", 0)
+        self.set_full(False)
         for proxy in self.proxies:
             proxy.set("open")
         for process in self.processes:

@@ -23,7 +23,7 @@ OWNERS = ("one", "two")
 LIMITED = "limited"  # a key with a rate
 SERVERS = (0, 1)
 WORKER = 2
-_START_S, _TIMEOUT_S = 120.0, 30.0
+_START_S, _TIMEOUT_S, _PROBE_S = 120.0, 30.0, 2.0
 _SETTINGS = {
     "models": "cdat-tolokers,cdat-payments",
     "default_anomaly_model": "cdat-tolokers",
@@ -92,6 +92,7 @@ class World:
         self.proxies = [Proxy(self.redis.port) for _ in (*SERVERS, WORKER)]
         self.processes = [self._make(number) for number in (*SERVERS, WORKER)]
         self.redis_runs, self.is_paused, self.is_full = True, False, False
+        self._restarted = 0.0
         for process in self.processes:
             process.start()
         self.heal()
@@ -116,7 +117,7 @@ class World:
     def start_redis(self) -> None:
         if not self.redis_runs:
             self.redis.start()
-            self.is_full = False
+            self.is_full, self._restarted = False, time.monotonic()
             self.redis_runs = True
 
     def pause_redis(self) -> None:
@@ -159,6 +160,9 @@ class World:
         )
 
     def is_well(self, server: int) -> bool:
+        """Whether the server has Redis, and has had the time to notice a restart of it."""
+        if time.monotonic() - self._restarted < _PROBE_S:
+            return False
         health = self.processes[server].health()
         return health is not None and health.get("redis") == "up"
 

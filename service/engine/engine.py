@@ -19,7 +19,8 @@ from service.engine.admission import Admission
 from service.engine.load_estimator import LoadEstimator, PendingRequest
 from service.engine.memory_budget import SMALL
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
-from service.engine.scheduler import Scheduler, StepObserver, Task
+from service.engine.scheduler import Scheduler, StepObserver
+from service.engine.tasks import Task
 from service.observability.progress import Progress
 from service.supervisor import Supervisor
 
@@ -87,7 +88,9 @@ class Engine:
         self.admission = Admission(queue_size, max_per_model, self._load)
         make_scheduler = partial(Scheduler, threads, steps, on_step=on_step, supervisor=supervisor)
         self._scheduler = make_scheduler()
-        self._large_scheduler = make_scheduler() if has_large_lane else self._scheduler
+        self._large_scheduler = (
+            make_scheduler(name="compute-large") if has_large_lane else self._scheduler
+        )
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()
 

@@ -13,7 +13,7 @@ from typing import Any, final
 from models.base import StepControl
 from models.dynamics import StopReason
 from models.sampling import RunInterruptedError
-from service.engine.scheduler import Task
+from service.engine.tasks import Task
 from service.observability.progress import Progress
 
 _MOST = 64

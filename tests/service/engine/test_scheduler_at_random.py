@@ -21,7 +21,8 @@ from models.base import Architecture, DynamicsParams
 from models.dynamics import StopReason
 from models.sampling import RunInterruptedError
 from service.engine.memory_budget import BUDGET_TOKENS
-from service.engine.scheduler import Scheduler, Task
+from service.engine.scheduler import Scheduler
+from service.engine.tasks import Task
 from tests.support.scheduler_work import Failed, example, work_of
 
 _THREADS = 1

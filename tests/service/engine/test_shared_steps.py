@@ -11,7 +11,8 @@ import torch
 
 from models.base import DynamicsParams
 from models.dynamics import Relaxation, batch
-from service.engine.scheduler import Scheduler, Task
+from service.engine.scheduler import Scheduler
+from service.engine.tasks import Task
 from tests.support.scheduler_work import Failed, example, held, work_of
 
 

@@ -158,8 +158,8 @@ def test_few_descriptors_are_fewer_connections(start, checkpoints, sample):
 
 
 @pytest.mark.slow
-def test_whoever_does_not_read_is_left(server, monkeypatch):
-    """A long answer is not kept for a client that takes none of it."""
+def test_a_client_that_does_not_read_is_closed(server, monkeypatch):
+    """A long answer is not stored for a client that takes none of it."""
     payload = json.dumps(
         {
             **{"memory": "mnist-3", "beta": 2000.0, "steps": 2000, "burn_in": 0, "thin": 10},
@@ -185,7 +185,7 @@ def test_whoever_does_not_read_is_left(server, monkeypatch):
 
 
 @pytest.mark.slow
-def test_whoever_reads_steadily_is_served(server):
+def test_a_client_that_reads_steadily_is_served(server):
     """A file in parts, at two megabytes a second, so that the writer waits most of the time."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         patterns = np.random.default_rng(0).standard_normal((12_000, 500)).astype(np.float32)

@@ -280,9 +280,14 @@ class RedisClient:
             self.is_restoring = False
 
     async def _disconnect(self) -> None:
-        await self.async_client.connection_pool.disconnect()
+        """Close idle connections, and each other one after its command, which fails while no
+        connection is admitted. Where a thread closes a connection that another one reads, redis-py
+        raises errors of other kinds."""
+        await self.async_client.connection_pool.update_active_connections_for_reconnect()
+        await self.async_client.connection_pool.disconnect(inuse_connections=False)
         for client in (self.sync_client, self.blocking_client):
-            client.connection_pool.disconnect()
+            client.connection_pool.update_active_connections_for_reconnect()
+            client.connection_pool.disconnect(inuse_connections=False)
 
     async def _check_settings(self) -> None:
         """Log warnings about the settings, unless they are those of the last time."""

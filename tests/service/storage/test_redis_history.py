@@ -176,6 +176,37 @@ def test_open_connections_to_a_redis_that_was_replaced_are_closed(
     asyncio.run(play())
 
 
+def test_a_command_that_runs_while_connections_are_closed_gets_its_answer(
+    redis_server: RedisStart,
+) -> None:
+    async def play() -> None:
+        server = redis_server()
+        watched = Watched(server.url)
+        link = watched.link
+        await link.probe()
+
+        def wait() -> object:
+            return link.blocking_client.blpop(["basin:list"], timeout=5)
+
+        waiting = [asyncio.create_task(asyncio.to_thread(wait)) for _ in range(4)]
+        while len(server.client.client_list(_type="normal")) < 6:
+            await asyncio.sleep(0.01)
+        slow = asyncio.create_task(link.async_client.blpop(["basin:list"], timeout=5))
+        await asyncio.sleep(0.1)
+        before = {client["id"] for client in server.client.client_list(_type="normal")}
+        server.client.set("basin:history", "new")
+        await link.probe()
+        server.client.rpush("basin:list", *range(5))
+        answers = await asyncio.gather(*waiting, slow)
+        assert sorted(int(value) for _, value in answers) == list(range(5))
+        after = {client["id"] for client in server.client.client_list(_type="normal")}
+        assert len(before) == 7
+        assert len(before & after) == 2  # that of this test, and that of the probes
+        await link.close()
+
+    asyncio.run(play())
+
+
 def test_a_change_is_counted_once_however_often_it_is_restored(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()

@@ -74,6 +74,9 @@ class Database:
                 FileExistsError
             ):  # it holds requests of clients, so only this user may read it
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
+            for path in (self._path.parent, self._path):
+                if not os.access(path, os.W_OK):  # SQLite would say "disk I/O error"
+                    raise StoreError(f"{path} is read-only for this process")
             db = sqlite3.connect(self._path, timeout=0, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self._path}: {error}") from error

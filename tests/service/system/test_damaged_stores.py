@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,20 @@ def folder(checkpoints: Path, tmp_path: Path) -> Path:
     for name in ("et-small", "cdat-small"):
         shutil.copytree(checkpoints / name, tmp_path / "checkpoints" / name)
     return tmp_path
+
+
+@pytest.fixture
+def make_read_only(folder: Path) -> Iterator[Callable[[], None]]:
+    modes: dict[Path, int] = {}
+
+    def make() -> None:
+        for path in (folder, *folder.rglob("*")):
+            modes[path] = path.stat().st_mode
+            path.chmod(0o555 if path.is_dir() else 0o444)
+
+    yield make
+    for path, mode in modes.items():
+        path.chmod(mode)
 
 
 def serve(start: Start, folder: Path, *main: str) -> Server:
@@ -101,3 +116,49 @@ def test_where_nothing_can_be_written(start: Start, folder: Path, sample) -> Non
         assert client.post("/sample", json=SAMPLE | {"memory": "a"}).status_code == 200
         assert client.post("/anomaly/score", json=graph).status_code == 200
     assert not [line for line in server.log_lines() if line.get("status") == 500]
+
+
+def test_where_files_are_read_only(
+    start: Start, folder: Path, sample, make_read_only: Callable[[], None]
+) -> None:
+    first = serve(start, folder)
+    graph = sample(1).arrays()
+    with first.client() as client:
+        job = fill(client, graph)
+        card = client.get("/memories/a").json()
+    first.process.terminate()
+    first.process.wait(30)
+    make_read_only()
+    second = serve(start, folder, "-m", "tests.support.server_as_plain_user")
+    with second.client() as client:
+        refused = {
+            "graphs-unavailable": [
+                client.get("/graphs/g"),
+                client.put("/graphs/h", json=graph),
+                client.delete("/graphs/g"),
+            ],
+            "memories-unavailable": [
+                client.put("/memories/c", json=PATTERNS),
+                client.delete("/memories/a"),
+            ],
+            "jobs-unavailable": [
+                client.get(job),
+                client.post("/sample", json=SAMPLE, headers=LATER),
+            ],
+        }
+        for kind, answers in refused.items():
+            for answer in answers:
+                assert answer.status_code == 503, answer.text
+                assert answer.json()["type"].endswith(kind)
+        assert client.get("/memories/a").json() == card
+        assert client.post("/sample", json=SAMPLE | {"memory": "a"}).status_code == 200
+        assert client.post("/anomaly/score", json=graph).status_code == 200
+    errors = [str(line) for line in second.log_lines() if line.get("level") == "error"]
+    assert sum("is read-only for this process" in line for line in errors) == 2, errors
+    assert not [line for line in second.log_lines() if line.get("status") == 500]
+    folder.chmod(0o755)
+    for path in folder.glob("*.sqlite"):
+        path.chmod(0o644)
+    with second.client() as client:  # without a restart
+        wait_until(lambda: client.get("/graphs/g").status_code == 200)
+        wait_until(lambda: client.get(job).status_code == 200)

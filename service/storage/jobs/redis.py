@@ -122,8 +122,8 @@ class RedisJobStore(JobStore):
     def mark_started(self, id: str) -> int | None:
         return self._run("begin", id, self._holder)
 
-    def release(self, id: str, begun: bool) -> None:
-        self._run("release", id, self._holder, int(begun))
+    def release(self, id: str, begun: bool, postpone: bool = False) -> None:
+        self._run("release", id, self._holder, int(begun), int(postpone))
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         encoded = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]

@@ -156,8 +156,9 @@ local function find_fault(id)
 end
 
 local function enqueue(id)
-  local starts, order = unpack(redis.call('HMGET', JOB .. id, 'starts', 'order'))
-  if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
+  local starts, order, postponed =
+    unpack(redis.call('HMGET', JOB .. id, 'starts', 'order', 'postponed'))
+  if tonumber(starts) >= SUSPECT_FROM and not postponed then order = order - 1e12 end
   redis.call('ZADD', WAITING, order, id)
 end
 

@@ -60,12 +60,17 @@ redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
 return redis.call('HINCRBY', JOB .. ARGV[1], 'starts', 1)
 """
 _RELEASE = """
-if not holds(ARGV[1], ARGV[2]) then return end
-if ARGV[3] == '1' and redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then
-  redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1)
+local id, job = ARGV[1], JOB .. ARGV[1]
+if not holds(id, ARGV[2]) then return end
+if ARGV[3] == '1' and redis.call('HGET', job, 'begun') == '1' then
+  redis.call('HINCRBY', job, 'starts', -1)
 end
-wait(ARGV[1])
-redis.call('HDEL', JOB .. ARGV[1], 'holder')
+if ARGV[4] == '1' then
+  local count = number(redis.call('HGET', job, 'postponed')) or 0
+  redis.call('HSET', job, 'order', redis.call('INCR', ORDER), 'postponed', count + 1)
+end
+wait(id)
+redis.call('HDEL', job, 'holder')
 """
 _STILL = """
 local gone = {}
@@ -143,7 +148,8 @@ if not redis.call('ZSCORE', DEAD, id) or redis.call('HEXISTS', JOB .. id, 'body'
 end
 local owner = redis.call('HGET', JOB .. id, 'owner')
 hold(true, -size_of(id), owner)
-redis.call('HDEL', JOB .. id, 'ended', 'by', 'fault', 'code', 'headers', 'answer', 'answer_seal')
+redis.call('HDEL', JOB .. id, 'ended', 'by', 'fault', 'code', 'headers', 'answer', 'answer_seal',
+  'postponed')
 redis.call('HSET', JOB .. id, 'status', ARGV[2], 'starts', 0, 'order', redis.call('INCR', ORDER))
 hold(false, size_of(id), owner, 1)
 return place(id) and 1 or 0

@@ -44,7 +44,7 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
     key TEXT UNIQUE, fingerprint BLOB NOT NULL,
     method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
-    starts INTEGER NOT NULL DEFAULT 0,
+    starts INTEGER NOT NULL DEFAULT 0, postponed INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
     ended REAL, size INTEGER NOT NULL,
     fault TEXT, seal BLOB, body_seal BLOB, answer_seal BLOB,
@@ -53,13 +53,16 @@ CREATE TABLE jobs (
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
 _FAULT_INDEX = "CREATE INDEX dead_jobs ON jobs (ended, fault, id) WHERE fault IS NOT NULL"
 _UNSEALED = "X'30'"  # the seal of a job of an older version of the file
-_ADDED = ("fault TEXT", f"seal BLOB DEFAULT {_UNSEALED}", "body_seal BLOB", "answer_seal BLOB")
+_ADDED = (
+    *("fault TEXT", f"seal BLOB DEFAULT {_UNSEALED}", "body_seal BLOB", "answer_seal BLOB"),
+    "postponed INTEGER NOT NULL DEFAULT 0",
+)
 _OLDER = {3: (*(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _ADDED), _FAULT_INDEX)}
 _KIND = SchemaVersion(0x4261736A, 4, "jobs", (_TABLE, _INDEX, _FAULT_INDEX), _OLDER)  # "Basj"
 _REQUEST = "method, route, query, headers"
 _JOB = (
     "id, route, request_id, created, owner, fingerprint, body_seal, seal, fault, starts, status,"
-    f" progress, {_REQUEST}"
+    f" progress, postponed, {_REQUEST}"
 )
 
 
@@ -127,7 +130,8 @@ class SqliteJobStore(JobStore):
                     " (SELECT owner AS key_name, COUNT(*) AS num_running FROM jobs"
                     "  WHERE running AND ended IS NULL GROUP BY owner) ON key_name = owner"
                     " WHERE ended IS NULL AND NOT running"
-                    " ORDER BY starts >= ? DESC, COALESCE(num_running, 0), jobs.rowid LIMIT 1)"
+                    " ORDER BY starts >= ? AND NOT postponed DESC, COALESCE(num_running, 0),"
+                    " jobs.rowid LIMIT 1)"
                     f" RETURNING {_JOB}",
                     [POISON_THRESHOLD],
                 ).fetchone()
@@ -141,10 +145,13 @@ class SqliteJobStore(JobStore):
             row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
         return row and row[0]
 
-    def release(self, id: str, begun: bool) -> None:
+    def release(self, id: str, begun: bool, postpone: bool = False) -> None:
         with self._transaction() as db:
+            last = ", postponed = postponed + 1, rowid = (SELECT MAX(rowid) + 1 FROM jobs)"
             less = "UPDATE jobs SET running = FALSE, starts = MAX(starts - ?, 0)"
-            db.execute(f"{less} WHERE id = ? AND ended IS NULL", [begun, id])
+            db.execute(
+                f"{less}{last if postpone else ''} WHERE id = ? AND ended IS NULL", [begun, id]
+            )
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         return []  # this process alone forgets, and knows what it did
@@ -243,8 +250,9 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             again = db.execute(
                 "UPDATE jobs SET status = ?, progress = NULL, ended = NULL, code = NULL,"
-                " answer_headers = NULL, answer = NULL, fault = NULL, starts = 0, running = FALSE,"
-                " size = ? + LENGTH(body) WHERE id = ? AND fault IS NOT NULL AND body IS NOT NULL",
+                " answer_headers = NULL, answer = NULL, fault = NULL, starts = 0, postponed = 0,"
+                " running = FALSE, size = ? + LENGTH(body)"
+                " WHERE id = ? AND fault IS NOT NULL AND body IS NOT NULL",
                 [Status.RUNNING, OVERHEAD, id],
             )
         return again.rowcount == 1

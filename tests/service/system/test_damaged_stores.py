@@ -98,7 +98,7 @@ def test_a_job_over_a_damaged_memory_is_dead_and_the_queue_goes_on(
         result = client.get(f"/jobs/{bad}/result")
         assert result.status_code == 503
         assert result.json()["type"].endswith("memory-damaged")
-        wait_until(lambda: gauge(client, "basin_jobs_dead") == 1)
+        wait_until(lambda: gauge(server, "basin_jobs_dead") == 1)
 
 
 def test_where_nothing_can_be_written(start: Start, folder: Path, sample) -> None:

@@ -105,7 +105,7 @@ def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("DROP INDEX dead_jobs")
-        for column in ("fault", "seal", "body_seal", "answer_seal"):
+        for column in ("fault", "seal", "body_seal", "answer_seal", "postponed"):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 3")
     db.close()

@@ -44,9 +44,9 @@ class JobRunner:
     A job is a stored request that is sent through the application again; it makes no difference
     whether this process accepted it, an earlier one left it or another one stored it. A job that
     was running each time a process crashed is suspected of having crashed it: it runs alone, and
-    fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500, that needs
-    a damaged memory or graph, or that had no answer `_MAX_POSTPONED` times: the store has its
-    request, and the operator may requeue it.
+    fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500, that
+    needs a damaged memory or graph, or that was postponed `_MAX_POSTPONED` times: the store has
+    its request, and the operator may requeue it.
 
     Args:
         max_running: 0 leaves all jobs to other processes.
@@ -123,7 +123,7 @@ class JobRunner:
         fingerprint: bytes,
         owner: str = "",
     ) -> Job:
-        """A job for a request, which is kept then; where `key` has one, that one.
+        """Store a request; return its job, or the earlier job with the same Idempotency-Key `key`.
 
         Raises:
             Problem: no room, no store, or the key belongs to another request.

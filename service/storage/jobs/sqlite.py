@@ -189,7 +189,7 @@ class SqliteJobStore(JobStore):
                 "UPDATE jobs SET status = ?, progress = ?, ended = ?, code = ?,"
                 " answer_headers = ?, answer = ?, answer_seal = ?, fault = ?,"
                 " body = IIF(?, body, NULL),"
-                " size = ? + IIF(?, LENGTH(body), 0) WHERE id = ? AND ended IS NULL",
+                " size = ? + IIF(?, IFNULL(LENGTH(body), 0), 0) WHERE id = ? AND ended IS NULL",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), self._clock.store(db)),
                     *(answer.status_code, sealed["headers"].decode(), body),

@@ -93,8 +93,8 @@ def test_a_job_over_a_damaged_memory_is_dead_and_the_queue_goes_on(
             client.post("/sample", json=SAMPLE | {"memory": name}, headers=LATER).json()["id"]
             for name in "ab"
         )
-        for id, status in ((bad, "failed"), (good, "done")):
-            wait_until(lambda: client.get(f"/jobs/{id}").json()["status"] == status)
+        wait_until(lambda: client.get(f"/jobs/{bad}").json()["status"] == "failed")
+        wait_until(lambda: client.get(f"/jobs/{good}").json()["status"] == "done")
         result = client.get(f"/jobs/{bad}/result")
         assert result.status_code == 503
         assert result.json()["type"].endswith("memory-damaged")

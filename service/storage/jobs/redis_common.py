@@ -2,7 +2,8 @@
 
 Each job is a hash, and its id is in one of three sorted sets: `waiting`, by order of arrival with
 suspects first; `running`, by the time at which its lease ends; `over`, by the time it finished.
-Those that failed by a fault of the servers are in `dead` too, by that time.
+Those that failed by a fault of the servers are in `dead` too, by that time. `deleted`
+has the last ids that were deleted, so that no server that knew them takes them for lost.
 
 A script never fails at an entry that no server wrote (an id without its hash, a key of another
 type, a field that is no number), for that entry would stop all others: the job is failed and put
@@ -18,12 +19,15 @@ from service.storage.redis_client import PREFIX
 
 JOB = f"{PREFIX}job:"
 KEY = f"{PREFIX}jobkey:"
+_KEEP_DELETED_S, _MAX_DELETED = 3600, 10_000
 SETS = tuple(f"{PREFIX}jobs:{name}" for name in ("waiting", "running", "over", "dead"))
 
 _CONSTANTS = f"""
 local JOB, KEY = '{JOB}', '{KEY}'
 local WAITING, RUNNING, OVER, DEAD = '{SETS[0]}', '{SETS[1]}', '{SETS[2]}', '{SETS[3]}'
 local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
+local DELETED = '{PREFIX}jobs:deleted'
+local KEEP_DELETED, MAX_DELETED = {_KEEP_DELETED_S}, {_MAX_DELETED}
 local SUSPECT_FROM, OVERHEAD, MAX_DEAD = {POISON_THRESHOLD}, {OVERHEAD}, {MAX_DEAD}
 local UNFINISHED, FAILED = '{Status.RUNNING}', '{Status.FAILED}'
 local LOST, DAMAGED = '{LOST}', '{DAMAGED}'
@@ -117,6 +121,7 @@ local function forget(id)
     note(JOB .. id, 'it is no hash')
   end
   for _, set in ipairs({WAITING, RUNNING, OVER, DEAD}) do redis.call('ZREM', set, id) end
+  redis.call('ZADD', DELETED, string.format('%.6f', now()), id)
   return kind == 'hash' and 1 or 0
 end
 
@@ -215,7 +220,7 @@ end
 local function check_keys()
   local kinds = {
     [WAITING] = 'zset', [RUNNING] = 'zset', [OVER] = 'zset', [DEAD] = 'zset',
-    [HELD] = 'hash', [ORDER] = 'string', [HEARD] = 'string',
+    [DELETED] = 'zset', [HELD] = 'hash', [ORDER] = 'string', [HEARD] = 'string',
   }
   for key, kind in pairs(kinds) do
     local is = kind_of(key)
@@ -256,6 +261,8 @@ local function hear()
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, renewed, '+inf')) do
     redis.call('ZADD', RUNNING, ends, id)
   end
+  redis.call('ZREMRANGEBYSCORE', DELETED, '-inf', time - KEEP_DELETED)
+  redis.call('ZREMRANGEBYRANK', DELETED, 0, -MAX_DELETED - 1)
   time = string.format('%.6f', time)
   for _, set in ipairs({OVER, DEAD}) do
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', set, '(' .. time, '+inf')) do

@@ -164,12 +164,13 @@ for i, id in ipairs(ARGV) do
 end
 return states
 """
-# Jobs that Redis acknowledged and lost fail, so that each server says so to their owners.
+# Jobs that Redis acknowledged, and that are absent but not deleted, are lost: they fail, so that
+# each server says so to their owners.
 _MARK_LOST = """
 local count = 0
 for i = 1, #ARGV, 5 do
   local id = ARGV[i]
-  if kind_of(JOB .. id) == 'none' then
+  if kind_of(JOB .. id) == 'none' and not redis.call('ZSCORE', DELETED, id) then
     local time = string.format('%.6f', now())
     redis.call('DEL', JOB .. id)  -- a first write that a full Redis accepts
     redis.call('HSET', JOB .. id, 'route', ARGV[i + 1], 'request_id', ARGV[i + 2],

@@ -18,6 +18,7 @@ from tests.support.job_stores import LIMITS, add_job, finish_job
 from tests.support.redis_server import RedisServer
 
 HELD = "basin:jobs:held"
+FINISHED, DELETED = "basin:jobs:over", "basin:jobs:deleted"
 
 
 class Process:
@@ -66,7 +67,6 @@ def test_jobs_of_an_emptied_redis_are_lost_and_every_server_says_so(
         assert claimed == waiting
         assert finish_job(two.store, finished)
         assert two.store.delete(deleted.id)
-        one.store.expire()  # as each second: it has seen that this one was deleted
         if is_restarted:
             server.restart_from()
         else:
@@ -160,6 +160,49 @@ def test_a_restart_without_loss_changes_nothing(
         assert status_of(two.store, jobs[0]) is Status.DONE
         assert two.store.claim() == jobs[1]
         assert ("damaged", "jobs", 1) not in one.events
+
+    play(act, server)
+
+
+def test_what_another_server_deleted_is_not_lost(
+    redis_server: Callable[..., RedisServer],
+) -> None:
+    server = redis_server()
+
+    async def act(one: Process, two: Process) -> None:
+        deleted, expired, displaced, large = (add_job(one.store) for _ in range(4))
+        assert two.store.delete(deleted.id)
+        assert finish_job(two.store, expired)
+        server.client.zadd(FINISHED, {expired.id: 1})
+        two.store.expire()
+        assert finish_job(two.store, displaced, b"x" * 900_000)
+        assert finish_job(two.store, large, b"x" * 900_000)
+        server.stop()
+        server.start()
+        one.link.is_available = two.link.is_available = False
+        await one.link.probe()
+        await two.link.probe()
+        assert one.lost + two.lost == 0
+        for job in (deleted, expired, displaced):
+            assert one.store.get(job.id) is None
+        assert status_of(one.store, large) is Status.DONE
+
+    play(act, server)
+
+
+def test_the_ids_of_deleted_jobs_are_bounded(redis_server: Callable[..., RedisServer]) -> None:
+    server = redis_server()
+
+    async def act(one: Process, two: Process) -> None:
+        now, _ = server.client.time()
+        server.client.zadd(DELETED, {f"old{i}": now - 4000 for i in range(10)})
+        server.client.zadd(DELETED, {str(i): now - 3000 for i in range(10_005)})
+        job = add_job(one.store)
+        assert two.store.delete(job.id)
+        one.store.expire()
+        assert server.client.zcard(DELETED) == 10_000
+        assert server.client.zscore(DELETED, "old1") is None
+        assert server.client.zscore(DELETED, job.id) is not None
 
     play(act, server)
 

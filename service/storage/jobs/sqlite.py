@@ -176,7 +176,7 @@ class SqliteJobStore(JobStore):
             body, seal = _require(read.fetchone())
             damage = find_damage(seal, body)
             if damage is not None:
-                self._bury(db, id, damage)
+                self._fail_damaged(db, id, damage)
         if damage is not None:
             raise damaged_job()
         return body
@@ -185,7 +185,7 @@ class SqliteJobStore(JobStore):
         sealed = seal_answer(job.id, status, answer)
         body = sealed["answer"]
         with self._transaction() as db:
-            over = db.execute(
+            update = db.execute(
                 "UPDATE jobs SET status = ?, progress = ?, ended = ?, code = ?,"
                 " answer_headers = ?, answer = ?, answer_seal = ?, fault = ?,"
                 " body = IIF(?, body, NULL),"
@@ -197,7 +197,7 @@ class SqliteJobStore(JobStore):
                     *(bool(fault), job.id),
                 ],
             )
-            if over.rowcount:
+            if update.rowcount:
                 db.execute(
                     "UPDATE jobs SET fault = NULL WHERE id IN (SELECT id FROM jobs WHERE fault IS"
                     " NOT NULL ORDER BY ended DESC LIMIT -1 OFFSET ?)",
@@ -205,7 +205,7 @@ class SqliteJobStore(JobStore):
                 )
                 self._expire(db)
                 self._make_room(db, job)
-        return over.rowcount == 1
+        return update.rowcount == 1
 
     def get(self, id: str) -> Job | None:
         with self._transaction() as db:
@@ -224,9 +224,9 @@ class SqliteJobStore(JobStore):
             names = ("fault", "request_id", "status", "code", "headers", "answer", "answer_seal")
             fields: Fields = dict(zip(names, map(_encode, row[1:]), strict=True))
             damage = find_answer_fault(id, fields)
-            is_buried = fields["fault"] is not None and fields["code"] is None
-            if damage is not None and not is_buried:
-                self._bury(db, id, damage)
+            has_failed = fields["fault"] is not None and fields["code"] is None
+            if damage is not None and not has_failed:
+                self._fail_damaged(db, id, damage)
         if damage is not None:
             return damaged_job().response(decode_text(fields["request_id"]))
         return decode_answer(fields)
@@ -298,8 +298,10 @@ class SqliteJobStore(JobStore):
         if used_bytes <= self._limits.max_bytes:
             return
         owned = dict(db.execute("SELECT owner, TOTAL(size) FROM jobs GROUP BY owner").fetchall())
-        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? AND owner = ?"
-        oldest = {owner: db.execute(f"{over} ORDER BY ended", [new.id, owner]) for owner in owned}
+        finished = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? AND owner = ?"
+        oldest = {
+            owner: db.execute(f"{finished} ORDER BY ended", [new.id, owner]) for owner in owned
+        }
         dropped = []
         while used_bytes > self._limits.max_bytes and owned:
             largest = max(owned, key=owned.__getitem__)
@@ -321,11 +323,11 @@ class SqliteJobStore(JobStore):
         """Return the job of a row of `_JOB`, failed if it is damaged."""
         fields, id = _fields(row), str(row[0])
         if fields["fault"] is None and (damage := find_fault(id.encode(), fields)):
-            self._bury(db, id, damage)
+            self._fail_damaged(db, id, damage)
             fields = {**fields, "fault": damage.encode()}
         return make_job(id, fields)
 
-    def _bury(self, db: sqlite3.Connection, id: str, damage: str) -> None:
+    def _fail_damaged(self, db: sqlite3.Connection, id: str, damage: str) -> None:
         """Fail a damaged job. Its key is free, so that its owner can send it again."""
         structlog.get_logger().error("damaged job", id=id, reason=damage)
         db.execute(

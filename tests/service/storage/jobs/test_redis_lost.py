@@ -17,8 +17,8 @@ from service.storage.sqlite import StoreError
 from tests.support.job_stores import LIMITS, add_job, finish_job
 from tests.support.redis_server import RedisServer
 
-HELD = "basin:jobs:held"
-FINISHED, DELETED = "basin:jobs:over", "basin:jobs:deleted"
+USAGE = "basin:jobs:usage"
+FINISHED, DELETED = "basin:jobs:finished", "basin:jobs:deleted"
 
 
 class Process:
@@ -111,7 +111,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert one.store.claim() == running
         assert one.store.mark_started(running.id) == 1
         shutil.copytree(server.folder / "appendonlydir", tmp_path / "copy")
-        counts = server.client.hgetall(HELD)
+        counts = server.client.hgetall(USAGE)
         assert finish_job(one.store, running, b"yes")
         assert two.store.delete(deleted.id)
         later = add_job(one.store)
@@ -122,7 +122,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert one.store.get(deleted.id) is None
         assert status_of(two.store, later) is Status.FAILED
         assert one.lost == 1
-        assert counts != server.client.hgetall(HELD)
+        assert counts != server.client.hgetall(USAGE)
         assert one.store.count() == two.store.count() == (2, 0)
         server.client.zadd("basin:jobs:running", {running.id: 0})  # once its lease has ended
         again = [two.store.claim(), two.store.claim()]
@@ -135,10 +135,10 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert answer is not None
         assert answer.body == b"yes"
         assert one.store.count() == (0, 0)
-        counts = server.client.hgetall(HELD)
-        assert {name.partition(b":")[0] for name in counts} == {b"over"}
+        counts = server.client.hgetall(USAGE)
+        assert {name.partition(b":")[0] for name in counts} == {b"finished"}
         one.store.expire()
-        assert server.client.hgetall(HELD) == counts
+        assert server.client.hgetall(USAGE) == counts
 
     play(act, server)
 

@@ -65,6 +65,8 @@ PROBLEM_TYPES: dict[str, tuple[int, str]] = {
     "jobs-unavailable": (503, "The job store is unavailable"),
     "memories-unavailable": (503, "The memory store is unavailable"),
     "graphs-unavailable": (503, "The graph store is unavailable"),
+    "memory-damaged": (503, "What is stored of this memory is damaged"),
+    "graph-damaged": (503, "What is stored of this graph is damaged"),
     "molecules-unread": (503, "The molecules were not parsed in time"),
     "deadline": (504, "The request exceeded its deadline"),
     "store-full": (507, "The storage limit is reached"),

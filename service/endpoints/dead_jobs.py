@@ -22,7 +22,7 @@ class DeadJobBody(BaseModel):
     request_id: str
     created: float = Field(description="seconds since 1970, as `failed`")
     reason: str = Field(
-        description="`job-crashed`, `internal-error`, or `damaged: ` and what of its entry is"
+        description="the kind of its problem, or `damaged: ` and what of its entry is"
     )
     failed: float
     starts: int

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from service.observability import logs
 from service.settings import Settings
-from service.storage.backends import StorageBackends
+from service.storage.backends import make_job_store, make_redis_client
 from service.storage.jobs.base import JobStore
 from service.storage.sqlite import StoreError
 
@@ -20,16 +21,18 @@ from service.storage.sqlite import StoreError
 def main(arguments: Sequence[str], settings: Settings) -> None:
     """Print each dead job as a line of JSON, or requeue or drop some."""
     args = _parser().parse_args(arguments)
-    backends = StorageBackends.from_settings(settings, lambda event, part, number: None)
+    logs.configure(settings.log_level, settings.log_format)  # on stderr; stdout is for the jobs
+    link = make_redis_client(settings, lambda event, part, number: None)
+    store = make_job_store(settings, link)
     try:
-        backends.jobs.open()
-        missing = _run(backends.jobs, args)
+        store.open()
+        missing = _run(store, args)
     except StoreError as error:
         sys.exit(str(error))
     finally:
-        backends.jobs.close()
-        if backends.redis is not None:
-            asyncio.run(backends.redis.close())
+        store.close()
+        if link is not None:
+            asyncio.run(link.close())
     if missing:
         sys.exit(f"no such dead job, or its request is no longer stored: {' '.join(missing)}")
 

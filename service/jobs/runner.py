@@ -32,6 +32,9 @@ _NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable", "graphs
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
 _PATIENCE_S, _REST_S = 5.0, 1.0  # for a place here, and then for somebody else to take it
 _MOST_STARTS = 3
+_MAX_POSTPONED = 100  # of 6 s at least
+# Problems that are faults of the servers, besides those of a status of 500.
+_DAMAGED = frozenset(("memory-damaged", "graph-damaged"))
 
 
 @final
@@ -41,8 +44,9 @@ class JobRunner:
     A job is a stored request that is sent through the application again; it makes no difference
     whether this process accepted it, an earlier one left it or another one stored it. A job that
     was running each time a process crashed is suspected of having crashed it: it runs alone, and
-    fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500: the
-    store has its request, and the operator may requeue it.
+    fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500, that
+    needs a damaged memory or graph, or that was postponed `_MAX_POSTPONED` times: the store has
+    its request, and the operator may requeue it.
 
     Args:
         max_running: 0 leaves all jobs to other processes.
@@ -119,7 +123,7 @@ class JobRunner:
         fingerprint: bytes,
         owner: str = "",
     ) -> Job:
-        """A job for a request, which is kept then; where `key` has one, that one.
+        """Store a request; return its job, or the earlier job with the same Idempotency-Key `key`.
 
         Raises:
             Problem: no room, no store, or the key belongs to another request.
@@ -330,12 +334,12 @@ class JobRunner:
             return  # it is deleted, damaged or another's
         job.starts = starts
         about: dict[str, Any] = {"key": job.owner or None, "route": "unmatched"}
-        watch = StageTimer()
+        watch, fault = StageTimer(), ""
         try:
-            answer = await self._answer(job, about, watch)
+            answer, fault = await self._answer(job, about, watch)
             if answer is None:
                 self._rest_until = time.monotonic() + _REST_S
-                await self._retry_store(self._store.release, job.id, True)
+                await self._retry_store(self._store.release, job.id, True, True)
                 return
         except Problem as problem:  # its stored request is damaged
             answer = problem.response(job.request_id)
@@ -345,11 +349,8 @@ class JobRunner:
                 "internal-error",
                 "An unexpected error occurred; the server log has it under this request_id.",
             )
-            answer = problem.response(job.request_id)
+            answer, fault = problem.response(job.request_id), problem.kind
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
-        fault = ""
-        if answer.status_code == 500:
-            fault = "internal-error" if job.starts <= _MOST_STARTS else "job-crashed"
         if await self._retry_store(self._store.complete, job, status, answer, fault):
             job.status = status
             self._unfinished -= 1
@@ -360,19 +361,26 @@ class JobRunner:
                 about["trace_id"] = self._trace(watch, about)
             structlog.get_logger().info("job", **about)
 
-    async def _answer(self, job: Job, about: dict[str, Any], timer: StageTimer) -> Response | None:
-        """The response of the job, None if this process has no room for it; fills `about`."""
+    async def _answer(
+        self, job: Job, about: dict[str, Any], timer: StageTimer
+    ) -> tuple[Response | None, str]:
+        """Return the response of a job, or None if it is to be postponed, and the fault of the
+        servers that it reports, if any; fill `about`."""
         if job.starts > _MOST_STARTS:
-            return job_crashed(_MOST_STARTS).response(job.request_id)
+            problem = job_crashed(_MOST_STARTS)
+            return problem.response(job.request_id), problem.kind
         assert self._replay is not None
         sent = await self._retry_store(self._store.get_request, job.id)
         body = partial(self._retry_store, self._store.get_body, job.id)
         end = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < end:
+        while True:
             state = RequestState(job.request_id, timer, job.progress, job_owner=job.owner)
             answer = await self._replay(sent, body, state)
             about |= {"model": state.model, "cost": state.cost, "route": state.route}
             if state.problem not in _NOT_YET:
-                return answer
+                is_fault = answer.status_code == 500 or state.problem in _DAMAGED
+                return answer, (state.problem or "internal-error") if is_fault else ""
+            if time.monotonic() > end:
+                is_last = job.postponed >= _MAX_POSTPONED
+                return (answer, state.problem) if is_last else (None, "")
             await asyncio.sleep(_AGAIN_S)
-        return None

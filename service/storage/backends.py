@@ -38,30 +38,44 @@ class StorageBackends:
     @classmethod
     def from_settings(cls, settings: Settings, count: Count) -> StorageBackends:
         """Create the backends; `count` is called with what happens to Redis."""
+        link = make_redis_client(settings, count)
+        jobs = make_job_store(settings, link)
         places = (settings.queue_size + 1 + 1) // 2  # jobs take at most half of the queue
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
-        limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
         memories = (
             *(settings.memories, settings.memory_store),
             *(settings.max_memories, settings.max_memory_bytes),
         )
         room = settings.max_stored_graphs, settings.max_stored_nodes, settings.max_stored_edges
         graphs = GraphLimits(*room), settings.graph_memory_bytes
-        if settings.redis_url is None:
-            jobs = SqliteJobStore(settings.job_store, limits)
+        if link is None:
             own_graphs = GraphStore(SqliteGraphLog(settings.graph_store), *graphs)
             return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
-        url = settings.redis_url.get_secret_value()
-        link = RedisClient(url, settings.redis_timeout_s, count)
         return cls(
             RedisCache(link, own, _served(settings)) if own else None,
             RedisLimiter(link),
             RedisMemoryStore(*memories, link),
             GraphStore(RedisGraphLog(link), *graphs),
-            RedisJobStore(link, limits, settings.job_lease_s),
+            jobs,
             min(places, _MAX_RUNNING_JOBS) if settings.run_jobs else 0,
             link,
         )
+
+
+def make_redis_client(settings: Settings, count: Count) -> RedisClient | None:
+    """Return the client of Redis, if the settings name one; `count` is called with what happens to
+    Redis."""
+    if settings.redis_url is None:
+        return None
+    return RedisClient(settings.redis_url.get_secret_value(), settings.redis_timeout_s, count)
+
+
+def make_job_store(settings: Settings, link: RedisClient | None) -> JobStore:
+    """Return the job store, in the Redis of `link` or in a file; it is not open yet."""
+    limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
+    if link is None:
+        return SqliteJobStore(settings.job_store, limits)
+    return RedisJobStore(link, limits, settings.job_lease_s)
 
 
 def _served(settings: Settings) -> bytes:

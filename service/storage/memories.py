@@ -308,9 +308,10 @@ def _refuse_damaged(name: str) -> Iterator[None]:
         structlog.get_logger().error(
             "memory refused", file=f"{name}{MEMORY_FILE_SUFFIX}", reason=str(error)
         )
-        raise unavailable(
+        raise Problem(
+            "memory-damaged",
             "The file of this memory is damaged; the server log has the reason. Store the memory "
-            "anew, or have the file restored."
+            "anew, or have the file restored.",
         ) from None
 
 

@@ -40,11 +40,6 @@ _LOG_BYTES = 1 << 20  # of updates, before a small graph gets a new snapshot
 _TRIES = 64
 _EVICT_EVERY = 256  # updates between two checks of the memory limit
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, SafetensorError, Problem)
-_DAMAGED = (
-    "What is stored of this graph is damaged; the server log has the key and the reason. Another "
-    "server that has it in memory restores it when it is asked for it. Else store it anew with PUT "
-    "/graphs/{id}, delete it, or restore a backup of the store."
-)
 
 
 @final
@@ -94,7 +89,7 @@ class GraphCache:
             try:
                 entry = self._compare(place, entry)
             except DamagedGraphError as error:
-                raise unavailable(_DAMAGED) from error
+                raise _damaged_graph() from error
             except StoreError:
                 if entry is None or not self._log.is_shared:
                     raise
@@ -115,11 +110,11 @@ class GraphCache:
                 entry = self._compare(place, entry)
             head = self._log.read_head(place) if entry is None else entry.head
         except DamagedGraphError as error:
-            raise unavailable(_DAMAGED) from error
+            raise _damaged_graph() from error
         if head is None:
             raise make_unknown_problem("/id")
         if head.is_damaged:
-            raise unavailable(_DAMAGED)
+            raise _damaged_graph()
         return head
 
     def list_metadata(self, owner: str) -> GraphList:
@@ -341,6 +336,15 @@ class GraphCache:
         """Add the graph to the cache."""
         self._entries[place] = entry
         self.evict(place)
+
+
+def _damaged_graph() -> Problem:
+    return Problem(
+        "graph-damaged",
+        "What is stored of this graph is damaged; the server log has the key and the reason. "
+        "Another server that has it in memory restores it when it is asked for it. Else store it "
+        "anew with PUT /graphs/{id}, delete it, or restore a backup of the store.",
+    )
 
 
 def make_unknown_problem(at: str) -> Problem:

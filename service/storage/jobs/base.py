@@ -73,8 +73,10 @@ class JobStore(ABC):
         deleted or belongs to another process by now."""
 
     @abstractmethod
-    def release(self, id: str, begun: bool) -> None:
-        """Undo `claim`, and `mark_started` if `begun`: the job was stopped for another reason."""
+    def release(self, id: str, begun: bool, postpone: bool = False) -> None:
+        """Undo `claim`, and `mark_started` if `begun`: the job was stopped for another reason.
+
+        Where it is to `postpone`, the job waits after all others, also if it is a suspect."""
 
     @abstractmethod
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:

@@ -28,7 +28,7 @@ class Status(StrEnum):
 @dataclass
 class Job:
     """An accepted request; `starts` counts how often it was started, `owner` is the name of the
-    API key that it was sent with."""
+    API key that it was sent with, `postponed` counts how often a process had no answer to it."""
 
     route: str
     request_id: str
@@ -38,6 +38,7 @@ class Job:
     status: Status = Status.RUNNING
     progress: Progress = field(default_factory=Progress)
     owner: str = ""
+    postponed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that a client sees."""

@@ -120,14 +120,14 @@ class RedisJobStore(JobStore):
         return None
 
     def mark_started(self, id: str) -> int | None:
-        return self._run("begin", id, self._holder)
+        return self._run("mark started", id, self._holder)
 
-    def release(self, id: str, begun: bool) -> None:
-        self._run("release", id, self._holder, int(begun))
+    def release(self, id: str, begun: bool, postpone: bool = False) -> None:
+        self._run("release", id, self._holder, int(begun), int(postpone))
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         encoded = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
-        if not encoded or not (gone := self._run("still", self._holder, *encoded)):
+        if not encoded or not (gone := self._run("heartbeat", self._holder, *encoded)):
             return []
         self._require_history()
         return [decode_text(id) for id in gone]
@@ -197,7 +197,7 @@ class RedisJobStore(JobStore):
         self._run("expire", self._limits.keep_s)
         if not (ids := self._remembered.next_jobs()):
             return
-        states = dict(zip(ids, self._run("look", *ids), strict=True))
+        states = dict(zip(ids, self._run("read states", *ids), strict=True))
         self._require_history()  # else what is absent is lost, and not deleted elsewhere
         self._remembered.forget(id for id, state in states.items() if state == 0)
         for id, state in states.items():
@@ -221,7 +221,7 @@ class RedisJobStore(JobStore):
             ]
             lost += self._call("mark lost", *about)
             finished = [job.id for job, state in jobs if state is State.FINISHED]
-            again += self._call("look", *finished).count(State.UNFINISHED.value)
+            again += self._call("read states", *finished).count(State.UNFINISHED.value)
         if lost:
             self._link.count("lost", "jobs", lost)
             structlog.get_logger().error("redis lost jobs", count=lost)
@@ -241,11 +241,11 @@ class RedisJobStore(JobStore):
     def _check(self, id: str | bytes, damage: str | None) -> bool:
         """Fail a job if it is damaged; return whether it is not."""
         if damage is not None:
-            self._run("bury", id, damage)
+            self._run("fail damaged", id, damage)
         return damage is None
 
     def _list_dead(self) -> Iterator[tuple[bytes, DeadJob]]:
-        for id, failed, has_request, values in self._run("dead", *_DEAD):
+        for id, failed, has_request, values in self._run("list dead", *_DEAD):
             *texts, created, starts = values
             owner, route, request_id, fault = map(decode_text, texts)
             job = DeadJob(

@@ -1,8 +1,9 @@
 """What the Lua scripts of the job store in Redis have in common.
 
 Each job is a hash, and its id is in one of three sorted sets: `waiting`, by order of arrival with
-suspects first; `running`, by the time at which its lease ends; `over`, by the time it finished.
-Those that failed by a fault of the servers are in `dead` too, by that time.
+suspects first; `running`, by the time at which its lease ends; `finished`, by the time it finished.
+Those that failed by a fault of the servers are in `dead` too, by that time. `deleted`
+has the last ids that were deleted, so that no server that knew them takes them for lost.
 
 A script never fails at an entry that no server wrote (an id without its hash, a key of another
 type, a field that is no number), for that entry would stop all others: the job is failed and put
@@ -18,20 +19,23 @@ from service.storage.redis_client import PREFIX
 
 JOB = f"{PREFIX}job:"
 KEY = f"{PREFIX}jobkey:"
-SETS = tuple(f"{PREFIX}jobs:{name}" for name in ("waiting", "running", "over", "dead"))
+_KEEP_DELETED_S, _MAX_DELETED = 3600, 10_000
+SETS = tuple(f"{PREFIX}jobs:{name}" for name in ("waiting", "running", "finished", "dead"))
 
 _CONSTANTS = f"""
 local JOB, KEY = '{JOB}', '{KEY}'
-local WAITING, RUNNING, OVER, DEAD = '{SETS[0]}', '{SETS[1]}', '{SETS[2]}', '{SETS[3]}'
-local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
+local WAITING, RUNNING, FINISHED, DEAD = '{SETS[0]}', '{SETS[1]}', '{SETS[2]}', '{SETS[3]}'
+local USAGE, ORDER, DELETED = '{PREFIX}jobs:usage', '{PREFIX}jobs:order', '{PREFIX}jobs:deleted'
+local LAST_HEARTBEAT = '{PREFIX}jobs:last-heartbeat'
+local KEEP_DELETED, MAX_DELETED = {_KEEP_DELETED_S}, {_MAX_DELETED}
 local SUSPECT_FROM, OVERHEAD, MAX_DEAD = {POISON_THRESHOLD}, {OVERHEAD}, {MAX_DEAD}
-local UNFINISHED, FAILED = '{Status.RUNNING}', '{Status.FAILED}'
+local STATUS_RUNNING, STATUS_FAILED = '{Status.RUNNING}', '{Status.FAILED}'
 local LOST, DAMAGED = '{LOST}', '{DAMAGED}'
 """
 _COMMON = """
 local damaged = {}  -- key and reason, one after the other
 
-local function note(key, reason)
+local function report(key, reason)
   table.insert(damaged, key)
   table.insert(damaged, reason)
 end
@@ -53,28 +57,32 @@ end
 
 -- A value is computed here rather than by HINCRBY, which fails at what is no number.
 local function increase(field, by)
-  local value = (number(redis.call('HGET', HELD, field)) or 0) + by
-  if value > 0 then redis.call('HSET', HELD, field, value) else redis.call('HDEL', HELD, field) end
-  if value < 0 then note(HELD, 'it is negative') end
+  local value = (number(redis.call('HGET', USAGE, field)) or 0) + by
+  if value > 0 then
+    redis.call('HSET', USAGE, field, value)
+  else
+    redis.call('HDEL', USAGE, field)
+  end
+  if value < 0 then report(USAGE, 'it is negative') end
 end
 
--- HELD counts the bytes of finished jobs, and the number and bytes of unfinished ones, of all
+-- USAGE counts the bytes of finished jobs, and the number and bytes of unfinished ones, of all
 -- owners and of each.
-local function hold(over, bytes, owner, count)
+local function add_usage(is_finished, bytes, owner, count)
   owner = owner or ''
-  local name = over and 'over' or 'unfinished'
+  local name = is_finished and 'finished' or 'unfinished'
   increase(name, bytes)
   increase(name .. ':' .. owner, bytes)
-  if not over then increase('count:' .. owner, count) end
+  if not is_finished then increase('count:' .. owner, count) end
 end
 
-local function held(over)
-  return number(redis.call('HGET', HELD, over and 'over' or 'unfinished')) or 0
+local function used_bytes(is_finished)
+  return number(redis.call('HGET', USAGE, is_finished and 'finished' or 'unfinished')) or 0
 end
 
 -- Number and bytes of the unfinished jobs of an owner.
-local function begun_by(owner)
-  local count, bytes = unpack(redis.call('HMGET', HELD, 'count:' .. owner, 'unfinished:' .. owner))
+local function unfinished_of(owner)
+  local count, bytes = unpack(redis.call('HMGET', USAGE, 'count:' .. owner, 'unfinished:' .. owner))
   return number(count) or 0, number(bytes) or 0
 end
 
@@ -83,7 +91,7 @@ local function size_of(id)
   return OVERHEAD + redis.call('HSTRLEN', job, 'body') + redis.call('HSTRLEN', job, 'answer')
 end
 
-local function leave(set, id)
+local function remove(set, id)
   if redis.call('ZSCORE', set, id) then redis.call('ZREM', set, id) end
 end
 
@@ -93,7 +101,7 @@ local function job_of(key)
   if kind == 'string' then return redis.call('GET', KEY .. key) end
   if kind ~= 'none' then
     redis.call('DEL', KEY .. key)
-    note(KEY .. key, 'it is no string')
+    report(KEY .. key, 'it is no string')
   end
   return false
 end
@@ -105,23 +113,24 @@ local function free_key(id)
   redis.call('HDEL', JOB .. id, 'key')
 end
 
-local function forget(id)
+local function delete_job(id)
   local kind = kind_of(JOB .. id)
   if kind == 'hash' then
     local ended, owner = unpack(redis.call('HMGET', JOB .. id, 'ended', 'owner'))
     local size = size_of(id)
     free_key(id)
     redis.call('DEL', JOB .. id)
-    hold(ended, -size, owner, -1)
+    add_usage(ended, -size, owner, -1)
   elseif redis.call('DEL', JOB .. id) == 1 then
-    note(JOB .. id, 'it is no hash')
+    report(JOB .. id, 'it is no hash')
   end
-  for _, set in ipairs({WAITING, RUNNING, OVER, DEAD}) do redis.call('ZREM', set, id) end
+  for _, set in ipairs({WAITING, RUNNING, FINISHED, DEAD}) do redis.call('ZREM', set, id) end
+  redis.call('ZADD', DELETED, string.format('%.6f', now()), id)
   return kind == 'hash' and 1 or 0
 end
 
 local function finish(id, time, dead)
-  redis.call('ZADD', OVER, time, id)
+  redis.call('ZADD', FINISHED, time, id)
   if not dead then return end
   redis.call('ZADD', DEAD, time, id)
   redis.call('ZREMRANGEBYRANK', DEAD, 0, -MAX_DEAD - 1)  -- these expire like others
@@ -129,15 +138,15 @@ end
 
 -- Fail a job whose entry is damaged. Its key is free, so that its owner can send it again. The
 -- first write is one that a full Redis accepts.
-local function bury(id, reason)
-  for _, set in ipairs({WAITING, RUNNING, OVER, DEAD}) do redis.call('ZREM', set, id) end
+local function fail_damaged(id, reason)
+  for _, set in ipairs({WAITING, RUNNING, FINISHED, DEAD}) do redis.call('ZREM', set, id) end
   if kind_of(JOB .. id) ~= 'hash' then redis.call('DEL', JOB .. id) end
   free_key(id)
   redis.call('HDEL', JOB .. id, 'holder', 'by', 'code', 'headers', 'answer', 'answer_seal')
   local time = string.format('%.6f', now())
-  redis.call('HSET', JOB .. id, 'status', FAILED, 'fault', DAMAGED .. reason, 'ended', time)
+  redis.call('HSET', JOB .. id, 'status', STATUS_FAILED, 'fault', DAMAGED .. reason, 'ended', time)
   finish(id, time, true)
-  note(JOB .. id, reason)
+  report(JOB .. id, reason)
 end
 
 local function find_fault(id)
@@ -150,14 +159,15 @@ local function find_fault(id)
   if ended and fault then return end  -- another script has failed it
   if not (number(starts) and number(order)) then return 'a number is missing or damaged' end
   if not (seal and status) then return 'a field is missing' end
-  if (status == UNFINISHED) == (ended ~= false) then return 'its status is another' end
+  if (status == STATUS_RUNNING) == (ended ~= false) then return 'its status is another' end
   local lacks = redis.call('HEXISTS', JOB .. id, 'sent') + redis.call('HEXISTS', JOB .. id, 'body')
   if not ended and lacks < 2 then return 'its request is gone' end
 end
 
 local function enqueue(id)
-  local starts, order = unpack(redis.call('HMGET', JOB .. id, 'starts', 'order'))
-  if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
+  local starts, order, postponed =
+    unpack(redis.call('HMGET', JOB .. id, 'starts', 'order', 'postponed'))
+  if tonumber(starts) >= SUSPECT_FROM and not postponed then order = order - 1e12 end
   redis.call('ZADD', WAITING, order, id)
 end
 
@@ -166,20 +176,20 @@ end
 local function place(id)
   local fault = find_fault(id)
   if fault then
-    bury(id, fault)
+    fail_damaged(id, fault)
     return false
   end
   local ended = redis.call('HGET', JOB .. id, 'ended')
   if ended then
-    leave(WAITING, id)
-    leave(RUNNING, id)
-    if not redis.call('ZSCORE', OVER, id) then redis.call('ZADD', OVER, ended, id) end
+    remove(WAITING, id)
+    remove(RUNNING, id)
+    if not redis.call('ZSCORE', FINISHED, id) then redis.call('ZADD', FINISHED, ended, id) end
     return false
   end
-  leave(OVER, id)
-  leave(DEAD, id)
+  remove(FINISHED, id)
+  remove(DEAD, id)
   if redis.call('ZSCORE', RUNNING, id) then
-    leave(WAITING, id)
+    remove(WAITING, id)
   elseif not redis.call('ZSCORE', WAITING, id) then
     enqueue(id)
   end
@@ -192,19 +202,19 @@ end
 
 -- Place all jobs, and count them again.
 local function mend()
-  for _, set in ipairs({WAITING, RUNNING, OVER}) do
+  for _, set in ipairs({WAITING, RUNNING, FINISHED}) do
     for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do place(id) end
   end
   for _, id in ipairs(redis.call('ZRANGE', DEAD, 0, -1)) do
     if kind_of(JOB .. id) ~= 'hash' then redis.call('ZREM', DEAD, id) end
   end
-  redis.call('DEL', HELD)
+  redis.call('DEL', USAGE)
   local last = number(redis.call('GET', ORDER)) or 0
-  for _, set in ipairs({WAITING, RUNNING, OVER}) do
+  for _, set in ipairs({WAITING, RUNNING, FINISHED}) do
     for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
       local owner, order = unpack(redis.call('HMGET', JOB .. id, 'owner', 'order'))
-      hold(set == OVER, size_of(id), owner, 1)
-      if set ~= OVER then last = math.max(last, number(order)) end
+      add_usage(set == FINISHED, size_of(id), owner, 1)
+      if set ~= FINISHED then last = math.max(last, number(order)) end
     end
   end
   redis.call('SET', ORDER, string.format('%d', last))
@@ -213,50 +223,52 @@ end
 -- Delete keys of another type, and count again where the counts cannot be right.
 local function check_keys()
   local kinds = {
-    [WAITING] = 'zset', [RUNNING] = 'zset', [OVER] = 'zset', [DEAD] = 'zset',
-    [HELD] = 'hash', [ORDER] = 'string', [HEARD] = 'string',
+    [WAITING] = 'zset', [RUNNING] = 'zset', [FINISHED] = 'zset', [DEAD] = 'zset',
+    [DELETED] = 'zset', [USAGE] = 'hash', [ORDER] = 'string', [LAST_HEARTBEAT] = 'string',
   }
   for key, kind in pairs(kinds) do
     local is = kind_of(key)
     if is ~= kind and is ~= 'none' then
       redis.call('DEL', key)
-      note(key, 'it is no ' .. kind)
+      report(key, 'it is no ' .. kind)
     end
   end
   local order = redis.call('GET', ORDER)
   if order and not (string.match(order, '^%d+$') and number(order)) then
     redis.call('DEL', ORDER)
-    note(ORDER, 'it is no number')
+    report(ORDER, 'it is no number')
   end
-  local bytes, over = unpack(redis.call('HMGET', HELD, 'unfinished', 'over'))
+  local bytes, finished = unpack(redis.call('HMGET', USAGE, 'unfinished', 'finished'))
   local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
   local is_counted = (number(bytes) or 0) >= OVERHEAD * count and (count > 0 or not bytes)
-  if not (is_counted and (number(over) or 0) >= OVERHEAD * redis.call('ZCARD', OVER)) then
-    note(HELD, 'its counts cannot be right')
+  if not (is_counted and (number(finished) or 0) >= OVERHEAD * redis.call('ZCARD', FINISHED)) then
+    report(USAGE, 'its counts cannot be right')
   end
 end
 
-local function expire(keep)
-  local late = redis.call('ZRANGEBYSCORE', OVER, '-inf', '(' .. string.format('%.6f', now() - keep))
-  for _, id in ipairs(late) do
-    if redis.call('ZSCORE', DEAD, id) then free_key(id) else forget(id) end
+local function expire(keep_s)
+  local before = '(' .. string.format('%.6f', now() - keep_s)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', FINISHED, '-inf', before)) do
+    if redis.call('ZSCORE', DEAD, id) then free_key(id) else delete_job(id) end
   end
 end
 
 -- Every process calls this each second, even if it runs no job. If there was no call for half a
 -- lease, Redis itself was unavailable: renew the leases of all running jobs. What lies in the
 -- future is of a clock that stood elsewhere: a lease is cut, and a job has ended now.
-local function hear()
+local function renew_leases()
   local time = now()
   local ends = string.format('%.6f', time + LEASE)
-  local silence = time - (number(redis.call('GET', HEARD)) or 0)
-  redis.call('SET', HEARD, string.format('%.6f', time))
+  local silence = time - (number(redis.call('GET', LAST_HEARTBEAT)) or 0)
+  redis.call('SET', LAST_HEARTBEAT, string.format('%.6f', time))
   local renewed = math.abs(silence) > LEASE / 2 and '-inf' or '(' .. ends
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, renewed, '+inf')) do
     redis.call('ZADD', RUNNING, ends, id)
   end
+  redis.call('ZREMRANGEBYSCORE', DELETED, '-inf', time - KEEP_DELETED)
+  redis.call('ZREMRANGEBYRANK', DELETED, 0, -MAX_DELETED - 1)
   time = string.format('%.6f', time)
-  for _, set in ipairs({OVER, DEAD}) do
+  for _, set in ipairs({FINISHED, DEAD}) do
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', set, '(' .. time, '+inf')) do
       redis.call('ZADD', set, time, id)
       if kind_of(JOB .. id) == 'hash' then redis.call('HSET', JOB .. id, 'ended', time) end
@@ -271,22 +283,22 @@ end
 
 -- Delete responses, but not `spare`, until all jobs fit: each time the oldest of the owner that has
 -- most bytes, so that no owner loses responses because another has many.
-local function make_room(most, spare)
-  if held(true) + held(false) <= most then return end
+local function make_room(max_bytes, spare)
+  if used_bytes(true) + used_bytes(false) <= max_bytes then return end
   local bytes, oldest = {}, {}
-  local counts = redis.call('HGETALL', HELD)
+  local counts = redis.call('HGETALL', USAGE)
   for i = 1, #counts, 2 do
     local name, owner = string.match(counts[i], '^(%a+):(.*)$')
-    if name == 'over' or name == 'unfinished' then
+    if name == 'finished' or name == 'unfinished' then
       bytes[owner] = (bytes[owner] or 0) + (number(counts[i + 1]) or 0)
     end
   end
-  for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
+  for _, id in ipairs(redis.call('ZRANGE', FINISHED, 0, -1)) do
     local owner = owner_of(id)
     oldest[owner] = oldest[owner] or {}
     if id ~= spare then table.insert(oldest[owner], id) end
   end
-  while held(true) + held(false) > most do
+  while used_bytes(true) + used_bytes(false) > max_bytes do
     local largest
     for owner, ids in pairs(oldest) do
       if #ids > 0 and not (largest and bytes[owner] <= bytes[largest]) then largest = owner end
@@ -294,7 +306,7 @@ local function make_room(most, spare)
     if not largest then return end
     local id = table.remove(oldest[largest], 1)
     bytes[largest] = (bytes[largest] or 0) - size_of(id)
-    forget(id)
+    delete_job(id)
   end
 end
 
@@ -316,22 +328,22 @@ local function next_waiting()
   return best
 end
 
-local function wait(id)
+local function put_back(id)
   if not place(id) then return end
   enqueue(id)
   redis.call('ZREM', RUNNING, id)
 end
 
-local function holds(id, holder)
+local function is_claimed_by(id, holder)
   return is_unfinished(id) and redis.call('HGET', JOB .. id, 'holder') == holder
 end
 """
 _MAIN = """
 check_keys()
 if #damaged > 0 then mend() end
-local noted = #damaged
+local reported = #damaged
 local result = main()
-if #damaged > noted then mend() end
+if #damaged > reported then mend() end
 if result == nil then result = false end  -- a list ends at its first nil
 return {result, damaged}
 """

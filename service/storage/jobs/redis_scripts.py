@@ -21,25 +21,25 @@ if known and known ~= id and kind_of(JOB .. known) ~= 'none' then  -- else Redis
 end
 if redis.call('EXISTS', JOB .. id) == 1 then return {'added', ''} end  -- a retry
 local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
-if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
+if count >= tonumber(ARGV[5]) or used_bytes(false) + size > tonumber(ARGV[6]) then
   return {'full', count}
 end
 if ARGV[8] ~= '' then
-  local mine, bytes = begun_by(ARGV[8])
-  local most_bytes = math.max(ARGV[6] / 2, size)  -- one job may always wait
-  if mine >= math.max(ARGV[5] / 2, 1) or bytes + size > most_bytes then return {'half', mine} end
+  local own, bytes = unfinished_of(ARGV[8])
+  local max_bytes = math.max(ARGV[6] / 2, size)  -- one job may always wait
+  if own >= math.max(ARGV[5] / 2, 1) or bytes + size > max_bytes then return {'half', own} end
 end
 local order = redis.call('INCR', ORDER)
 redis.call('HSET', JOB .. id, 'key', key, 'order', order, 'starts', 0, unpack(ARGV, 9))
 if key ~= '' then redis.call('SET', KEY .. key, id) end
 redis.call('ZADD', WAITING, order, id)
-hold(false, size, ARGV[8], 1)
+add_usage(false, size, ARGV[8], 1)
 make_room(tonumber(ARGV[6]), '')
 return {'added', ''}
 """
 _CLAIM = """
-local time = hear()
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
+local time = renew_leases()
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do put_back(id) end
 local id = next_waiting()
 if id and not place(id) then
   mend()  -- removes all that are no jobs
@@ -51,8 +51,8 @@ redis.call('ZADD', RUNNING, time + LEASE, id)
 redis.call('ZREM', WAITING, id)
 return {id, redis.call('HMGET', JOB .. id, unpack(ARGV, 2))}
 """
-_BEGIN = """
-if not holds(ARGV[1], ARGV[2]) then return false end
+_MARK_STARTED = """
+if not is_claimed_by(ARGV[1], ARGV[2]) then return false end
 if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- a retry: the reply was lost
   return tonumber(redis.call('HGET', JOB .. ARGV[1], 'starts'))
 end
@@ -60,14 +60,19 @@ redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
 return redis.call('HINCRBY', JOB .. ARGV[1], 'starts', 1)
 """
 _RELEASE = """
-if not holds(ARGV[1], ARGV[2]) then return end
-if ARGV[3] == '1' and redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then
-  redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1)
+local id, job = ARGV[1], JOB .. ARGV[1]
+if not is_claimed_by(id, ARGV[2]) then return end
+if ARGV[3] == '1' and redis.call('HGET', job, 'begun') == '1' then
+  redis.call('HINCRBY', job, 'starts', -1)
 end
-wait(ARGV[1])
-redis.call('HDEL', JOB .. ARGV[1], 'holder')
+if ARGV[4] == '1' then
+  local count = number(redis.call('HGET', job, 'postponed')) or 0
+  redis.call('HSET', job, 'order', redis.call('INCR', ORDER), 'postponed', count + 1)
+end
+put_back(id)
+redis.call('HDEL', job, 'holder')
 """
-_STILL = """
+_HEARTBEAT = """
 local gone = {}
 for i = 2, #ARGV, 2 do
   local id = ARGV[i]
@@ -82,7 +87,7 @@ end
 return gone
 """
 _COMPLETE = """
-local id, keep, most, holder, fault = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local id, keep_s, holder, fault = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 if not is_unfinished(id) then  -- of a retry the reply was lost
   return kind_of(JOB .. id) == 'hash' and redis.call('HGET', JOB .. id, 'by') == holder and 1 or 0
 end
@@ -98,10 +103,10 @@ end
 redis.call('HDEL', JOB .. id, 'holder')
 redis.call('ZREM', WAITING, id)
 redis.call('ZREM', RUNNING, id)
-hold(false, -was, owner, -1)
-hold(true, size_of(id), owner)
-expire(keep)
-make_room(most, id)
+add_usage(false, -was, owner, -1)
+add_usage(true, size_of(id), owner)
+expire(keep_s)
+make_room(tonumber(ARGV[3]), id)
 return 1
 """
 _READ = """
@@ -121,8 +126,8 @@ for _, key in ipairs(ARGV) do
   end
 end
 """
-_BURY = """
-if kind_of(JOB .. ARGV[1]) ~= 'none' then bury(ARGV[1], ARGV[2]) end
+_FAIL_DAMAGED = """
+if kind_of(JOB .. ARGV[1]) ~= 'none' then fail_damaged(ARGV[1], ARGV[2]) end
 """
 _LIST_DEAD = """
 local list = {}
@@ -142,14 +147,15 @@ if not redis.call('ZSCORE', DEAD, id) or redis.call('HEXISTS', JOB .. id, 'body'
   return 0
 end
 local owner = redis.call('HGET', JOB .. id, 'owner')
-hold(true, -size_of(id), owner)
-redis.call('HDEL', JOB .. id, 'ended', 'by', 'fault', 'code', 'headers', 'answer', 'answer_seal')
+add_usage(true, -size_of(id), owner)
+redis.call('HDEL', JOB .. id, 'ended', 'by', 'fault', 'code', 'headers', 'answer', 'answer_seal',
+  'postponed')
 redis.call('HSET', JOB .. id, 'status', ARGV[2], 'starts', 0, 'order', redis.call('INCR', ORDER))
-hold(false, size_of(id), owner, 1)
+add_usage(false, size_of(id), owner, 1)
 return place(id) and 1 or 0
 """
 # Whether each job is absent (0), unfinished (1) or finished (2).
-_LOOK = """
+_READ_STATES = """
 local states = {}
 for i, id in ipairs(ARGV) do
   local kind = kind_of(JOB .. id)
@@ -158,18 +164,20 @@ for i, id in ipairs(ARGV) do
 end
 return states
 """
-# Jobs that Redis acknowledged and lost fail, so that each server says so to their owners.
+# Jobs that Redis acknowledged, and that are absent but not deleted, are lost: they fail, so that
+# each server says so to their owners.
 _MARK_LOST = """
 local count = 0
 for i = 1, #ARGV, 5 do
   local id = ARGV[i]
-  if kind_of(JOB .. id) == 'none' then
+  if kind_of(JOB .. id) == 'none' and not redis.call('ZSCORE', DELETED, id) then
     local time = string.format('%.6f', now())
     redis.call('DEL', JOB .. id)  -- a first write that a full Redis accepts
     redis.call('HSET', JOB .. id, 'route', ARGV[i + 1], 'request_id', ARGV[i + 2],
-      'created', ARGV[i + 3], 'owner', ARGV[i + 4], 'status', FAILED, 'fault', LOST, 'ended', time)
+      'created', ARGV[i + 3], 'owner', ARGV[i + 4], 'status', STATUS_FAILED,
+      'fault', LOST, 'ended', time)
     finish(id, time, false)
-    hold(true, size_of(id), ARGV[i + 4])
+    add_usage(true, size_of(id), ARGV[i + 4])
     count = count + 1
   end
 end
@@ -178,21 +186,21 @@ return count
 _SCRIPTS = {
     "add": _ADD,
     "claim": _CLAIM,
-    "begin": _BEGIN,
+    "mark started": _MARK_STARTED,
     "release": _RELEASE,
-    "still": _STILL,
+    "heartbeat": _HEARTBEAT,
     "complete": _COMPLETE,
     "read": _READ,
-    "bury": _BURY,
-    "dead": _LIST_DEAD,
+    "fail damaged": _FAIL_DAMAGED,
+    "list dead": _LIST_DEAD,
     "requeue": _REQUEUE,
-    "look": _LOOK,
+    "read states": _READ_STATES,
     "mark lost": _MARK_LOST,
     "place": "for _, id in ipairs(ARGV) do is_unfinished(id) end",
     "mend": "mend()",
     "free keys": _FREE_KEYS,
-    "delete": "expire(ARGV[2])\nreturn forget(ARGV[1])",
-    "expire": "expire(ARGV[1])\nhear()",
+    "delete": "expire(ARGV[2])\nreturn delete_job(ARGV[1])",
+    "expire": "expire(ARGV[1])\nrenew_leases()",
     "count": "return {redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING),"
     " redis.call('ZCARD', DEAD)}",
 }

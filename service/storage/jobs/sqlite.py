@@ -44,7 +44,7 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
     key TEXT UNIQUE, fingerprint BLOB NOT NULL,
     method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
-    starts INTEGER NOT NULL DEFAULT 0,
+    starts INTEGER NOT NULL DEFAULT 0, postponed INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
     ended REAL, size INTEGER NOT NULL,
     fault TEXT, seal BLOB, body_seal BLOB, answer_seal BLOB,
@@ -53,13 +53,16 @@ CREATE TABLE jobs (
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
 _FAULT_INDEX = "CREATE INDEX dead_jobs ON jobs (ended, fault, id) WHERE fault IS NOT NULL"
 _UNSEALED = "X'30'"  # the seal of a job of an older version of the file
-_ADDED = ("fault TEXT", f"seal BLOB DEFAULT {_UNSEALED}", "body_seal BLOB", "answer_seal BLOB")
+_ADDED = (
+    *("fault TEXT", f"seal BLOB DEFAULT {_UNSEALED}", "body_seal BLOB", "answer_seal BLOB"),
+    "postponed INTEGER NOT NULL DEFAULT 0",
+)
 _OLDER = {3: (*(f"ALTER TABLE jobs ADD COLUMN {column}" for column in _ADDED), _FAULT_INDEX)}
 _KIND = SchemaVersion(0x4261736A, 4, "jobs", (_TABLE, _INDEX, _FAULT_INDEX), _OLDER)  # "Basj"
 _REQUEST = "method, route, query, headers"
 _JOB = (
     "id, route, request_id, created, owner, fingerprint, body_seal, seal, fault, starts, status,"
-    f" progress, {_REQUEST}"
+    f" progress, postponed, {_REQUEST}"
 )
 
 
@@ -127,7 +130,8 @@ class SqliteJobStore(JobStore):
                     " (SELECT owner AS key_name, COUNT(*) AS num_running FROM jobs"
                     "  WHERE running AND ended IS NULL GROUP BY owner) ON key_name = owner"
                     " WHERE ended IS NULL AND NOT running"
-                    " ORDER BY starts >= ? DESC, COALESCE(num_running, 0), jobs.rowid LIMIT 1)"
+                    " ORDER BY starts >= ? AND NOT postponed DESC, COALESCE(num_running, 0),"
+                    " jobs.rowid LIMIT 1)"
                     f" RETURNING {_JOB}",
                     [POISON_THRESHOLD],
                 ).fetchone()
@@ -141,10 +145,13 @@ class SqliteJobStore(JobStore):
             row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
         return row and row[0]
 
-    def release(self, id: str, begun: bool) -> None:
+    def release(self, id: str, begun: bool, postpone: bool = False) -> None:
         with self._transaction() as db:
+            last = ", postponed = postponed + 1, rowid = (SELECT MAX(rowid) + 1 FROM jobs)"
             less = "UPDATE jobs SET running = FALSE, starts = MAX(starts - ?, 0)"
-            db.execute(f"{less} WHERE id = ? AND ended IS NULL", [begun, id])
+            db.execute(
+                f"{less}{last if postpone else ''} WHERE id = ? AND ended IS NULL", [begun, id]
+            )
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         return []  # this process alone forgets, and knows what it did
@@ -169,7 +176,7 @@ class SqliteJobStore(JobStore):
             body, seal = _require(read.fetchone())
             damage = find_damage(seal, body)
             if damage is not None:
-                self._bury(db, id, damage)
+                self._fail_damaged(db, id, damage)
         if damage is not None:
             raise damaged_job()
         return body
@@ -178,11 +185,11 @@ class SqliteJobStore(JobStore):
         sealed = seal_answer(job.id, status, answer)
         body = sealed["answer"]
         with self._transaction() as db:
-            over = db.execute(
+            update = db.execute(
                 "UPDATE jobs SET status = ?, progress = ?, ended = ?, code = ?,"
                 " answer_headers = ?, answer = ?, answer_seal = ?, fault = ?,"
                 " body = IIF(?, body, NULL),"
-                " size = ? + IIF(?, LENGTH(body), 0) WHERE id = ? AND ended IS NULL",
+                " size = ? + IIF(?, IFNULL(LENGTH(body), 0), 0) WHERE id = ? AND ended IS NULL",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), self._clock.store(db)),
                     *(answer.status_code, sealed["headers"].decode(), body),
@@ -190,7 +197,7 @@ class SqliteJobStore(JobStore):
                     *(bool(fault), job.id),
                 ],
             )
-            if over.rowcount:
+            if update.rowcount:
                 db.execute(
                     "UPDATE jobs SET fault = NULL WHERE id IN (SELECT id FROM jobs WHERE fault IS"
                     " NOT NULL ORDER BY ended DESC LIMIT -1 OFFSET ?)",
@@ -198,7 +205,7 @@ class SqliteJobStore(JobStore):
                 )
                 self._expire(db)
                 self._make_room(db, job)
-        return over.rowcount == 1
+        return update.rowcount == 1
 
     def get(self, id: str) -> Job | None:
         with self._transaction() as db:
@@ -217,9 +224,9 @@ class SqliteJobStore(JobStore):
             names = ("fault", "request_id", "status", "code", "headers", "answer", "answer_seal")
             fields: Fields = dict(zip(names, map(_encode, row[1:]), strict=True))
             damage = find_answer_fault(id, fields)
-            is_buried = fields["fault"] is not None and fields["code"] is None
-            if damage is not None and not is_buried:
-                self._bury(db, id, damage)
+            has_failed = fields["fault"] is not None and fields["code"] is None
+            if damage is not None and not has_failed:
+                self._fail_damaged(db, id, damage)
         if damage is not None:
             return damaged_job().response(decode_text(fields["request_id"]))
         return decode_answer(fields)
@@ -243,8 +250,9 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             again = db.execute(
                 "UPDATE jobs SET status = ?, progress = NULL, ended = NULL, code = NULL,"
-                " answer_headers = NULL, answer = NULL, fault = NULL, starts = 0, running = FALSE,"
-                " size = ? + LENGTH(body) WHERE id = ? AND fault IS NOT NULL AND body IS NOT NULL",
+                " answer_headers = NULL, answer = NULL, fault = NULL, starts = 0, postponed = 0,"
+                " running = FALSE, size = ? + LENGTH(body)"
+                " WHERE id = ? AND fault IS NOT NULL AND body IS NOT NULL",
                 [Status.RUNNING, OVERHEAD, id],
             )
         return again.rowcount == 1
@@ -290,8 +298,10 @@ class SqliteJobStore(JobStore):
         if used_bytes <= self._limits.max_bytes:
             return
         owned = dict(db.execute("SELECT owner, TOTAL(size) FROM jobs GROUP BY owner").fetchall())
-        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? AND owner = ?"
-        oldest = {owner: db.execute(f"{over} ORDER BY ended", [new.id, owner]) for owner in owned}
+        finished = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? AND owner = ?"
+        oldest = {
+            owner: db.execute(f"{finished} ORDER BY ended", [new.id, owner]) for owner in owned
+        }
         dropped = []
         while used_bytes > self._limits.max_bytes and owned:
             largest = max(owned, key=owned.__getitem__)
@@ -313,11 +323,11 @@ class SqliteJobStore(JobStore):
         """Return the job of a row of `_JOB`, failed if it is damaged."""
         fields, id = _fields(row), str(row[0])
         if fields["fault"] is None and (damage := find_fault(id.encode(), fields)):
-            self._bury(db, id, damage)
+            self._fail_damaged(db, id, damage)
             fields = {**fields, "fault": damage.encode()}
         return make_job(id, fields)
 
-    def _bury(self, db: sqlite3.Connection, id: str, damage: str) -> None:
+    def _fail_damaged(self, db: sqlite3.Connection, id: str, damage: str) -> None:
         """Fail a damaged job. Its key is free, so that its owner can send it again."""
         structlog.get_logger().error("damaged job", id=id, reason=damage)
         db.execute(

@@ -20,7 +20,7 @@ SEALED: tuple[str, ...] = (
     *("route", "request_id", "created", "owner", "fingerprint", "sent", "body_seal"),
 )
 """Fields of a request, all but its body, whose seal is in `seal`."""
-JOB_FIELDS = (*SEALED, "seal", "fault", "starts", "status", "progress")
+JOB_FIELDS = (*SEALED, "seal", "fault", "starts", "status", "progress", "postponed")
 ANSWER_FIELDS = ("status", "code", "headers", "answer")
 """Fields of a response, whose seal is in `answer_seal`."""
 DAMAGED = "damaged: "
@@ -104,6 +104,7 @@ def make_job(id: str, fields: Fields) -> Job:
         *(decode_text(fields["route"]), decode_text(fields["request_id"]), id),
         *(decode_number(fields["created"]), int(decode_number(fields["starts"]))),
         *(status, progress, decode_text(fields["owner"])),
+        postponed=int(decode_number(fields["postponed"])),
     )
 
 

@@ -97,3 +97,49 @@ def test_a_job_of_a_fault_is_dead_until_the_operator_decides(running) -> None:
             assert jobs.unfinished_count == 0
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", ["memory-damaged", "graph-damaged"])
+def test_a_job_over_something_damaged_is_dead_and_the_others_go_on(running, kind: str) -> None:
+    async def play() -> None:
+        async def work(state, body) -> str:
+            state.problem = kind if body == b"bad" else None
+            return await echo(state, body)
+
+        async with running(work, places=1) as (jobs, app, _):
+            bad, good = await accept(jobs, b"bad", "bad"), await accept(jobs)
+            await settled(jobs, bad, good)
+            assert (bad.status, good.status) == (Status.FAILED, Status.DONE)
+            assert app.calls == {"bad": 1, "r": 1}
+            (dead,) = await jobs.dead.list_jobs()
+            assert (dead.id, dead.reason, dead.has_request) == (bad.id, kind, True)
+
+    asyncio.run(play())
+
+
+def test_a_job_that_is_refused_again_and_again_ends(
+    running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_PATIENCE_S", 0.0), ("_REST_S", 0.001), ("_MAX_POSTPONED", 3)):
+        monkeypatch.setattr(f"service.jobs.runner.{name}", value)
+
+    async def play() -> None:
+        order: list[bytes] = []
+
+        async def work(state, body) -> str:
+            order.append(body)
+            state.problem = "memories-unavailable" if body == b"bad" else None
+            return await echo(state, body)
+
+        async with running(work, places=1) as (jobs, _, _):
+            bad = await accept(jobs, b"bad")
+            others = [await accept(jobs, str(i).encode()) for i in range(3)]
+            await settled(jobs, bad, *others)
+            assert order[0] == b"bad"
+            assert order[1:4] == [b"0", b"1", b"2"]
+            assert set(order[4:]) == {b"bad"}
+            assert bad.status is Status.FAILED
+            (dead,) = await jobs.dead.list_jobs()
+            assert (dead.id, dead.reason) == (bad.id, "memories-unavailable")
+
+    asyncio.run(play())

@@ -12,7 +12,7 @@ import pytest
 
 from models import checkpoint
 from tests.support.damage import flip_bytes
-from tests.support.server import Server, Start, answers_with, wait_until
+from tests.support.server import Server, Start, answers_with, gauge, wait_until
 
 PATTERNS = {"patterns": [[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]]}
 SAMPLE = {"beta": 5, "steps": 20, "num_samples": 2}
@@ -94,6 +94,26 @@ def test_one_percent_of_the_bytes(start: Start, folder: Path, sample, damaged: s
     name = "cdat-small" if part == "weights" else file.name.removesuffix("-wal")
     assert any(name in str(line) for line in errors), errors
     assert not [line for line in second.log_lines() if line.get("status") == 500]
+
+
+def test_a_job_over_a_damaged_memory_is_dead_and_the_queue_goes_on(
+    start: Start, folder: Path
+) -> None:
+    server = serve(start, folder)
+    with server.client() as client:
+        for name in "ab":
+            assert client.put(f"/memories/{name}", json=PATTERNS).status_code == 201
+        flip_bytes(folder / "memories" / "a.safetensors", Random(1), 0.01)
+        bad, good = (
+            client.post("/sample", json=SAMPLE | {"memory": name}, headers=LATER).json()["id"]
+            for name in "ab"
+        )
+        wait_until(lambda: client.get(f"/jobs/{bad}").json()["status"] == "failed")
+        wait_until(lambda: client.get(f"/jobs/{good}").json()["status"] == "done")
+        result = client.get(f"/jobs/{bad}/result")
+        assert result.status_code == 503
+        assert result.json()["type"].endswith("memory-damaged")
+        wait_until(lambda: gauge(server, "basin_jobs_dead") == 1)
 
 
 def test_where_nothing_can_be_written(start: Start, folder: Path, sample) -> None:

@@ -102,6 +102,6 @@ def test_a_delete_that_is_refused_has_deleted_nothing(servers):
         listing = client.get("/graphs").json()
         assert listing == {"graphs": [], "damaged": ["g"]}
         answer = client.get("/graphs/g")
-        assert (answer.status_code, answer.json()["type"][-18:]) == (503, "graphs-unavailable")
+        assert (answer.status_code, answer.json()["type"][-13:]) == (503, "graph-damaged")
         assert client.put("/graphs/g", json={"nodes": nodes, "edges": []}).is_success
         assert client.get("/graphs").json()["graphs"][0]["revision"] == 1

@@ -176,7 +176,7 @@ def test_an_altered_file_is_not_sampled(client, store):
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    check(post(client, {**QUICK, "memory": "altered"}), 503, "memories-unavailable")
+    check(post(client, {**QUICK, "memory": "altered"}), 503, "memory-damaged")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from service.errors import Problem
 from service.storage.jobs.base import MAX_DEAD, JobStore
-from service.storage.jobs.job import Job, Status
+from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.sqlite import SqliteJobStore
 from tests.support.job_stores import LIMITS, SENT, add_job, finish_job
 
@@ -105,7 +105,7 @@ def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
     store.close()
     with sqlite3.connect(path) as db:
         db.execute("DROP INDEX dead_jobs")
-        for column in ("fault", "seal", "body_seal", "answer_seal"):
+        for column in ("fault", "seal", "body_seal", "answer_seal", "postponed"):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 3")
     db.close()
@@ -178,6 +178,22 @@ def test_a_damaged_row_fails_and_the_others_go_on(file_store, column: str, value
     assert store.count() == (0, 1)
     assert store.list_dead()[0].reason.startswith("damaged: ")
     assert add_job(store, key="k", fingerprint=b"1").id != bad.id
+
+
+def test_a_job_without_its_body_that_crashed_too_often_ends(file_store) -> None:
+    store, damage = file_store
+    bad, good = add_job(store), add_job(store)
+    damage("body", None)
+    damage("starts", POISON_THRESHOLD + 1)
+    claimed = store.claim()
+    assert claimed.id == bad.id
+    assert store.mark_started(bad.id) == POISON_THRESHOLD + 2
+    assert finish_job(store, claimed, b"crashed", Status.FAILED, "job-crashed")
+    assert store.get_response(bad.id).body == b"crashed"
+    (dead,) = store.list_dead()
+    assert (dead.reason, dead.has_request) == ("job-crashed", False)
+    assert not store.requeue(bad.id)
+    assert store.claim().id == good.id
 
 
 @pytest.mark.parametrize("column", ["status", "code", "answer_headers", "answer", "answer_seal"])

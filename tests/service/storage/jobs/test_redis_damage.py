@@ -17,8 +17,9 @@ from service.storage.jobs.redis import RedisJobStore
 from service.storage.redis_client import RedisClient
 from tests.support.job_stores import LIMITS, SENT, add_job, finish_job
 
-_NAMES = ("waiting", "running", "over", "dead", "held", "order", "heard")
-WAITING, RUNNING, OVER, DEAD, HELD, ORDER, HEARD = (f"basin:jobs:{name}" for name in _NAMES)
+_NAMES = ("waiting", "running", "finished", "dead", "deleted", "usage", "order", "last-heartbeat")
+KEYS = [f"basin:jobs:{name}" for name in _NAMES]
+WAITING, RUNNING, FINISHED, DEAD, _, USAGE, ORDER, LAST_HEARTBEAT = KEYS
 
 
 @dataclass
@@ -54,11 +55,11 @@ def stored(redis_server: Callable[..., Any]) -> Iterator[Fixture]:
 
 def totals(client: redis.Redis) -> dict[str, int]:
     """The counts of all owners together."""
-    return {name: count for name, count in held(client).items() if ":" not in name}
+    return {name: count for name, count in read_usage(client).items() if ":" not in name}
 
 
-def held(client: redis.Redis) -> dict[str, int]:
-    counts: Any = client.hgetall(HELD)
+def read_usage(client: redis.Redis) -> dict[str, int]:
+    counts: Any = client.hgetall(USAGE)
     return {name.decode(): int(value) for name, value in counts.items()}
 
 
@@ -79,7 +80,7 @@ def run_all(store: RedisJobStore) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize("key", [WAITING, RUNNING, OVER])
+@pytest.mark.parametrize("key", [WAITING, RUNNING, FINISHED])
 @pytest.mark.parametrize("member", ["ghost", b"\xff\xfe"])
 def test_an_id_without_its_hash_stops_no_job(stored: Fixture, key: str, member: Any) -> None:
     store = stored.store
@@ -93,11 +94,11 @@ def test_an_id_without_its_hash_stops_no_job(stored: Fixture, key: str, member: 
     assert dead.reason == "damaged: its hash is gone"
     assert not dead.has_request
     assert not store.requeue(dead.id)
-    assert len(set(stored.damaged) - {HELD}) == 1
-    assert totals(stored.redis) == {"over": 4 * OVERHEAD + 3}
+    assert len(set(stored.damaged) - {USAGE}) == 1
+    assert totals(stored.redis) == {"finished": 4 * OVERHEAD + 3}
     assert store.delete(dead.id)
     assert store.count() == (0, 0)
-    assert totals(stored.redis) == {"over": 3 * (OVERHEAD + 1)}
+    assert totals(stored.redis) == {"finished": 3 * (OVERHEAD + 1)}
 
 
 def test_a_dead_job_of_a_full_list_expires_like_others(stored: Fixture) -> None:
@@ -105,7 +106,7 @@ def test_a_dead_job_of_a_full_list_expires_like_others(stored: Fixture) -> None:
     job = add_job(stored.store)
     assert run_all(stored.store) == [job.id]
     assert stored.store.count() == (0, MAX_DEAD)
-    assert len(set(stored.damaged) - {HELD}) == MAX_DEAD + 20
+    assert len(set(stored.damaged) - {USAGE}) == MAX_DEAD + 20
 
 
 DAMAGES: dict[str, Callable[[redis.Redis, str], object]] = {
@@ -160,7 +161,7 @@ def test_a_damaged_job_fails_and_the_others_go_on(
     assert add_job(store, key="k", fingerprint=b"1").id != bad.id  # its key is free
     assert run_all(store)
     store.expire()
-    assert set(totals(stored.redis)) == {"over"}
+    assert set(totals(stored.redis)) == {"finished"}
 
 
 @pytest.mark.parametrize("name", ["status", "code", "headers", "answer", "answer_seal"])
@@ -195,13 +196,13 @@ def test_a_response_of_another_job_is_not_served(stored: Fixture) -> None:
     assert answer.status_code == 410
 
 
-@pytest.mark.parametrize("key", [WAITING, RUNNING, OVER, DEAD, HELD, ORDER, HEARD])
+@pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_another_type_loses_no_job(stored: Fixture, key: str) -> None:
     store = stored.store
     over, running, waiting = (add_job(store, owner="a") for _ in range(3))
     finish_job(store, over)
     assert store.claim() == running
-    counts = held(stored.redis)
+    counts = read_usage(stored.redis)
     stored.redis.delete(key)
     stored.redis.lpush(key, "x")
     later = add_job(store, owner="a")
@@ -212,8 +213,8 @@ def test_a_key_of_another_type_loses_no_job(stored: Fixture, key: str) -> None:
     assert finish_job(store, running)
     done = run_all(store)
     assert {waiting.id, later.id} <= set(done)
-    assert set(totals(stored.redis)) == {"over"}
-    assert held(stored.redis)["over"] == counts["over"] * 4
+    assert set(totals(stored.redis)) == {"finished"}
+    assert read_usage(stored.redis)["finished"] == counts["finished"] * 4
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "x", None])
@@ -221,16 +222,16 @@ def test_counts_that_cannot_be_right_are_counted_again(stored: Fixture, value: s
     store = stored.store
     add_job(store, owner="a")
     finish_job(store, add_job(store, owner="a"))
-    counts = held(stored.redis)
+    counts = read_usage(stored.redis)
     assert counts["count:a"] == 1
-    for name in ("over", "unfinished"):
+    for name in ("finished", "unfinished"):
         if value is None:
-            stored.redis.hdel(HELD, name)
+            stored.redis.hdel(USAGE, name)
         else:
-            stored.redis.hset(HELD, name, value)
+            stored.redis.hset(USAGE, name, value)
         store.expire()
-        assert held(stored.redis) == counts
-    assert stored.damaged == [HELD, HELD]
+        assert read_usage(stored.redis) == counts
+    assert stored.damaged == [USAGE, USAGE]
 
 
 def test_an_idempotency_key_that_points_nowhere_is_free(stored: Fixture) -> None:
@@ -254,9 +255,9 @@ def test_a_clock_of_redis_that_stood_ahead_holds_nothing(stored: Fixture) -> Non
     assert store.claim() == held_job
     seconds: Any = stored.redis.time()
     now = seconds[0]
-    stored.redis.set(HEARD, now + 86400)
+    stored.redis.set(LAST_HEARTBEAT, now + 86400)
     stored.redis.zadd(RUNNING, {held_job.id: now + 86400})
-    stored.redis.zadd(OVER, {over.id: now + 86400})
+    stored.redis.zadd(FINISHED, {over.id: now + 86400})
     stored.redis.hset(stored.hash_of(over), "ended", now + 86400)
     store.expire()
     seconds = stored.redis.time()
@@ -277,7 +278,7 @@ def test_a_full_redis_refuses_and_nothing_is_half_done(stored: Fixture) -> None:
     assert store.claim() == job
 
     def state() -> list[Any]:
-        keys = sorted(key for key in stored.redis.keys("basin:*") if key != HEARD.encode())
+        keys = sorted(key for key in stored.redis.keys("basin:*") if key != LAST_HEARTBEAT.encode())
         return [(key, stored.redis.dump(key)) for key in keys]
 
     before = state()

@@ -17,7 +17,8 @@ from service.storage.sqlite import StoreError
 from tests.support.job_stores import LIMITS, add_job, finish_job
 from tests.support.redis_server import RedisServer
 
-HELD = "basin:jobs:held"
+USAGE = "basin:jobs:usage"
+FINISHED, DELETED = "basin:jobs:finished", "basin:jobs:deleted"
 
 
 class Process:
@@ -66,7 +67,6 @@ def test_jobs_of_an_emptied_redis_are_lost_and_every_server_says_so(
         assert claimed == waiting
         assert finish_job(two.store, finished)
         assert two.store.delete(deleted.id)
-        one.store.expire()  # as each second: it has seen that this one was deleted
         if is_restarted:
             server.restart_from()
         else:
@@ -111,7 +111,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert one.store.claim() == running
         assert one.store.mark_started(running.id) == 1
         shutil.copytree(server.folder / "appendonlydir", tmp_path / "copy")
-        counts = server.client.hgetall(HELD)
+        counts = server.client.hgetall(USAGE)
         assert finish_job(one.store, running, b"yes")
         assert two.store.delete(deleted.id)
         later = add_job(one.store)
@@ -122,7 +122,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert one.store.get(deleted.id) is None
         assert status_of(two.store, later) is Status.FAILED
         assert one.lost == 1
-        assert counts != server.client.hgetall(HELD)
+        assert counts != server.client.hgetall(USAGE)
         assert one.store.count() == two.store.count() == (2, 0)
         server.client.zadd("basin:jobs:running", {running.id: 0})  # once its lease has ended
         again = [two.store.claim(), two.store.claim()]
@@ -135,10 +135,10 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert answer is not None
         assert answer.body == b"yes"
         assert one.store.count() == (0, 0)
-        counts = server.client.hgetall(HELD)
-        assert {name.partition(b":")[0] for name in counts} == {b"over"}
+        counts = server.client.hgetall(USAGE)
+        assert {name.partition(b":")[0] for name in counts} == {b"finished"}
         one.store.expire()
-        assert server.client.hgetall(HELD) == counts
+        assert server.client.hgetall(USAGE) == counts
 
     play(act, server)
 
@@ -160,6 +160,49 @@ def test_a_restart_without_loss_changes_nothing(
         assert status_of(two.store, jobs[0]) is Status.DONE
         assert two.store.claim() == jobs[1]
         assert ("damaged", "jobs", 1) not in one.events
+
+    play(act, server)
+
+
+def test_what_another_server_deleted_is_not_lost(
+    redis_server: Callable[..., RedisServer],
+) -> None:
+    server = redis_server()
+
+    async def act(one: Process, two: Process) -> None:
+        deleted, expired, displaced, large = (add_job(one.store) for _ in range(4))
+        assert two.store.delete(deleted.id)
+        assert finish_job(two.store, expired)
+        server.client.zadd(FINISHED, {expired.id: 1})
+        two.store.expire()
+        assert finish_job(two.store, displaced, b"x" * 900_000)
+        assert finish_job(two.store, large, b"x" * 900_000)
+        server.stop()
+        server.start()
+        one.link.is_available = two.link.is_available = False
+        await one.link.probe()
+        await two.link.probe()
+        assert one.lost + two.lost == 0
+        for job in (deleted, expired, displaced):
+            assert one.store.get(job.id) is None
+        assert status_of(one.store, large) is Status.DONE
+
+    play(act, server)
+
+
+def test_the_ids_of_deleted_jobs_are_bounded(redis_server: Callable[..., RedisServer]) -> None:
+    server = redis_server()
+
+    async def act(one: Process, two: Process) -> None:
+        now, _ = server.client.time()
+        server.client.zadd(DELETED, {f"old{i}": now - 4000 for i in range(10)})
+        server.client.zadd(DELETED, {str(i): now - 3000 for i in range(10_005)})
+        job = add_job(one.store)
+        assert two.store.delete(job.id)
+        one.store.expire()
+        assert server.client.zcard(DELETED) == 10_000
+        assert server.client.zscore(DELETED, "old1") is None
+        assert server.client.zscore(DELETED, job.id) is not None
 
     play(act, server)
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.sqlite import StoreError
 from tests.support.job_stores import LIMITS, add_job, finish_job
 from tests.support.server import REPO
+
+
+def change_file(path: Path, statement: str) -> None:
+    """Change a file that no store has open."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(statement)
 
 
 @pytest.mark.parametrize("step_s", [900.0, -86400.0])
@@ -74,6 +81,50 @@ def test_jobs_that_ended_in_the_future_age_from_now_on(open_file, monkeypatch):
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + LIMITS.keep_s + 1)
     assert store.get(job.id) is None
+
+
+@pytest.mark.parametrize("damage", ["1e18", "'abc'", "X'ff'", "replace(now, '1', '2')"])
+def test_a_damaged_clock_deletes_no_response(
+    open_file, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_file()
+    first, last = add_job(store), add_job(store)
+    for job in (first, last):
+        finish_job(store, job)
+    with store._transaction() as db:
+        (end,) = db.execute("SELECT MAX(ended) FROM jobs").fetchone()
+    store._database.close()
+    change_file(tmp_path / "var" / "jobs.sqlite", f"UPDATE clock SET now = {damage}")
+    for _ in range(2):
+        store = open_file()
+        assert 0.0 <= store._clock.now() - end < 60.0
+        store.expire()
+        for job in (first, last):
+            assert store.get_response(job.id).body == b"x"
+        store.close()
+    assert capsys.readouterr().out.count("damaged clock") == 1
+
+
+@pytest.mark.parametrize("damage", ["1e18", "9e999", "'abc'", "X'ff'"])
+def test_the_damaged_end_of_one_job_is_no_time_for_the_others(
+    open_file, tmp_path, monkeypatch, damage
+):
+    store = open_file()
+    bad, good = add_job(store), add_job(store)
+    for job in (bad, good):
+        finish_job(store, job)
+    store.close()
+    change_file(
+        tmp_path / "var" / "jobs.sqlite", f"UPDATE jobs SET ended = {damage} WHERE rowid = 1"
+    )
+    store = open_file()
+    store.expire()
+    assert store.get_response(bad.id).body == store.get_response(good.id).body == b"x"
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + LIMITS.keep_s + 1)
+    store.expire()
+    assert store.get(bad.id) is None
+    assert store.get(good.id) is None
 
 
 def test_one_process_has_the_file(open_file, tmp_path):

@@ -28,7 +28,7 @@ from models.dynamics import (
     run_to_completion,
     should_compact,
 )
-from service.engine.fair_queue import FairQueue, Schedulable
+from service.engine.fair_queue import FairQueue, Flow, Schedulable
 from service.engine.memory_budget import MemoryBudget
 from service.engine.tasks import SharedStepTask, Task
 from service.observability.progress import Progress
@@ -95,9 +95,9 @@ class Scheduler:
         owner: str = "",
     ) -> Task:
         """Queue `work`. Any thread."""
-        with self._changed:
-            place = self.queue.flow(flow, weight, owner)
-            run = Task(work, place, self, alone, progress or Progress(), size)
+        place = Flow(flow, weight, owner)
+        run = Task(work, place, self, alone, progress or Progress(), size)
+        with self._changed:  # the queue is of the compute thread alone
             self._inbox.append(run)
             self._changed.notify()
         return run

@@ -54,7 +54,6 @@ class Scheduler:
     Args:
         threads: of torch for a step; all cores if None.
         steps: False runs each task to its end before the next one begins.
-        on_over: called with each task that has ended, on the compute thread.
         on_step: called after each step of a batch with its flow, number of rows and seconds.
         name: of the thread, for the supervisor.
     """
@@ -63,12 +62,11 @@ class Scheduler:
         self,
         threads: int | None,
         steps: bool = True,
-        on_over: Callable[[Task], object] = lambda run: None,
         on_step: StepObserver = lambda kind, rows, seconds: None,
         supervisor: Supervisor | None = None,
         name: str = "compute",
     ) -> None:
-        self.on_end, self.on_step, self._steps = on_over, on_step, steps
+        self.on_step, self._steps = on_step, steps
         self.queue = FairQueue()
         self.memory = MemoryBudget[Task](self.queue.queue)
         self.shared_tasks: dict[

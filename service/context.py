@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,6 +37,7 @@ from service.storage.graphs.dynamic_graph import warm_up as warm_up_graphs
 from service.storage.memories import MemoryStore
 from service.storage.redis_client import RedisClient
 from service.supervisor import Supervisor
+from service.workers.fair_threads import FairThreads
 from service.workers.large_json import LargeJsonParser
 from service.workers.smiles_pool import SmilesParserPool
 
@@ -60,6 +60,7 @@ class AppContext:
         traces: None where tracing is off.
         large_json: parses bodies that would block the event loop, in a child process.
         codec: threads that parse bodies and encode responses.
+        client: name of the API key that it is scoped to.
         supervisor: runs what lasts as long as the server.
     """
 
@@ -84,9 +85,8 @@ class AppContext:
     image_decoder: ImageDecoder = field(default_factory=ImageDecoder)
     throttle: RefusalThrottle = field(default_factory=RefusalThrottle)
     alert_streams: OpenStreams = field(default_factory=lambda: OpenStreams(100))
-    codec: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
-    )
+    codec: FairThreads = field(default_factory=lambda: FairThreads(2, "codec"))
+    client: str = ""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> AppContext:
@@ -209,7 +209,7 @@ class AppContext:
         registry = self.registry.scoped(caller.model_names)
         name = caller.name
         memories, graphs = self.memories.scoped_to(name), self.graphs.scoped_to(name)
-        return replace(self, registry=registry, memories=memories, graphs=graphs)
+        return replace(self, registry=registry, memories=memories, graphs=graphs, client=name)
 
     def require_ready(self) -> None:
         """
@@ -263,13 +263,17 @@ class AppContext:
         """
         if weight <= INLINE_BYTES:
             return work(*args)
-        return await asyncio.get_running_loop().run_in_executor(self.codec, work, *args)
+        return await self.run_on_codec(work, *args)
+
+    async def run_on_codec(self, work: Callable[..., T], *args: Any) -> T:
+        """Run `work(*args)` on a codec thread, in turn with the work of other keys."""
+        return await self.codec.run(self.client, work, *args)
 
     def close(self) -> None:
         self.smiles_pool.close()
         self.engine.close()
         self.image_decoder.close()
-        self.codec.shutdown(cancel_futures=True)
+        self.codec.close()
         if self.traces is not None:
             self.traces.close()
 

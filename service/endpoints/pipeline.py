@@ -67,7 +67,7 @@ class InferenceTask(ABC, Generic[R]):
         self.accept = accept
         self.events: EventStream | None = None
         if stream_events and not self.state.is_job:
-            self.events = EventStream(context.codec)
+            self.events = EventStream(context.run_on_codec)
 
     async def fingerprint(self, body: bytes) -> bytes:
         """Digest of what the response to `body` depends on beside it: the loaded models."""
@@ -106,7 +106,7 @@ class InferenceTask(ABC, Generic[R]):
 
     async def on_codec(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work` on the threads that parse bodies and encode responses."""
-        return await asyncio.get_running_loop().run_in_executor(self.context.codec, work, *args)
+        return await self.context.run_on_codec(work, *args)
 
 
 async def handle_inference(request: Request, task: InferenceTask[Any]) -> Response:

@@ -18,7 +18,8 @@ class Admission:
 
     1. In all: `queue_size` requests wait beside one that runs, and those of one API key take as
        many places as they leave free (`require_capacity`).
-    2. Of one model: at most `max_per_model` wait or run; no limit if None (`require_turn`).
+    2. Of one model: at most `max_per_model` wait or run, no limit if None; those of one API key
+       take as many of these places as they leave free (`hold_turn`).
     3. By time: none whose deadline would be missed, by the estimate of `load` (`require_turn`). The
        first of its kind (a model, or the jobs of a model) is always admitted, so that its time is
        measured again.
@@ -29,6 +30,7 @@ class Admission:
     def __init__(self, queue_size: int, max_per_model: int | None, load: LoadEstimator) -> None:
         self._places = Shares(queue_size + 1)
         self._max_per_model = max_per_model
+        self._by_model: dict[str, Shares] = {}  # of models that have requests; none is empty
         self._load = load
 
     @property
@@ -82,6 +84,32 @@ class Admission:
         """Requests of a model that run or wait to, jobs among them."""
         return sum(self._load.pending_count((flow, is_job)) for is_job in (False, True))
 
+    @contextmanager
+    def hold_turn(self, flow: str, key: str = "") -> Iterator[None]:
+        """Hold a place of the model inside the context; 429 `queue-full` if there is none."""
+        total = self._max_per_model
+        if total is None:
+            yield
+            return
+        places = self._by_model.setdefault(flow, Shares(total))
+        if not places.may_take(key):
+            if places.has_room():
+                detail = (
+                    f"This API key has {places.held_by(key)} of {total} places of this model "
+                    "(BASIN_MAX_PER_MODEL), and may have as many as it leaves free."
+                )
+            else:
+                detail = (
+                    f"{total} requests of this model (BASIN_MAX_PER_MODEL) are running or waiting."
+                )
+            raise _too_many(detail, 1)
+        try:
+            with places.hold(key):
+                yield
+        finally:
+            if not places.used:
+                del self._by_model[flow]
+
     def require_turn(
         self,
         flow: str,
@@ -90,23 +118,19 @@ class Admission:
         cost: float,
         deadline_s: float,
         size: int = 0,
+        key: str = "",
     ) -> None:
-        """Raise 429 if the model has too many requests, or if this one would be late; no job is.
+        """Raise 429 if a request would be late; no job is.
 
         Args:
             deadline_s: seconds that are left for the request.
             size: tokens and edges in memory at a time.
+            key: name of the API key of the request.
         """
-        if self._max_per_model is not None and self.pending(flow) >= self._max_per_model:
-            raise _too_many(
-                f"{self._max_per_model} requests of this model (BASIN_MAX_PER_MODEL) are running "
-                "or waiting.",
-                1,
-            )
         kind = flow, is_job
         if is_job or not self._load.pending_count(kind):
             return
-        delay_s = self._load.expected_s(kind, weight, cost, size) - deadline_s
+        delay_s = self._load.expected_s(kind, weight, cost, size, key) - deadline_s
         if delay_s <= 0:
             return
         alone_s = self._load.compute_s(kind, cost)

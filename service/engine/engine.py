@@ -84,7 +84,7 @@ class Engine:
         supervisor: Supervisor | None = None,
         has_large_lane: bool = False,
     ) -> None:
-        self._load = LoadEstimator()
+        self._load = LoadEstimator(has_large_lane)
         self.admission = Admission(queue_size, max_per_model, self._load)
         make_scheduler = partial(Scheduler, threads, steps, on_step=on_step, supervisor=supervisor)
         self._scheduler = make_scheduler()
@@ -124,11 +124,14 @@ class Engine:
         """
         weight = _JOB_WEIGHT if is_job else 1.0
         cost, size = workload.cost, workload.size
-        self.admission.require_turn(workload.flow, is_job, weight, cost, deadline_s, size)
+        self.admission.require_turn(workload.flow, is_job, weight, cost, deadline_s, size, key)
         kind = workload.flow, is_job  # the jobs of a model take turns with its other requests
         flow = *kind, key
         progress = progress or Progress()
-        with self._load.track(kind, weight, cost, size) as pending:
+        with (
+            self.admission.hold_turn(workload.flow, key),
+            self._load.track(kind, weight, cost, size, key) as pending,
+        ):
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:

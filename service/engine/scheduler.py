@@ -28,7 +28,7 @@ from models.dynamics import (
     run_to_completion,
     should_compact,
 )
-from service.engine.fair_queue import FairQueue, Schedulable
+from service.engine.fair_queue import FairQueue, Flow, Schedulable
 from service.engine.memory_budget import MemoryBudget
 from service.engine.tasks import SharedStepTask, Task
 from service.observability.progress import Progress
@@ -54,7 +54,6 @@ class Scheduler:
     Args:
         threads: of torch for a step; all cores if None.
         steps: False runs each task to its end before the next one begins.
-        on_over: called with each task that has ended, on the compute thread.
         on_step: called after each step of a batch with its flow, number of rows and seconds.
         name: of the thread, for the supervisor.
     """
@@ -63,12 +62,11 @@ class Scheduler:
         self,
         threads: int | None,
         steps: bool = True,
-        on_over: Callable[[Task], object] = lambda run: None,
         on_step: StepObserver = lambda kind, rows, seconds: None,
         supervisor: Supervisor | None = None,
         name: str = "compute",
     ) -> None:
-        self.on_end, self.on_step, self._steps = on_over, on_step, steps
+        self.on_step, self._steps = on_step, steps
         self.queue = FairQueue()
         self.memory = MemoryBudget[Task](self.queue.queue)
         self.shared_tasks: dict[
@@ -95,9 +93,9 @@ class Scheduler:
         owner: str = "",
     ) -> Task:
         """Queue `work`. Any thread."""
-        with self._changed:
-            place = self.queue.flow(flow, weight, owner)
-            run = Task(work, place, self, alone, progress or Progress(), size)
+        place = Flow(flow, weight, owner)
+        run = Task(work, place, self, alone, progress or Progress(), size)
+        with self._changed:  # the queue is of the compute thread alone
             self._inbox.append(run)
             self._changed.notify()
         return run

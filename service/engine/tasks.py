@@ -133,10 +133,9 @@ class Task(Schedulable, StepControl):
             raise RunInterruptedError(self.requested_stop)
 
     def _end(self) -> None:
-        """Free its memory and account for it, then set the future."""
+        """Free its memory, then set the future."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
         self._scheduler.memory.release(self)
-        self._scheduler.on_end(self)
         outcome()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -82,10 +81,13 @@ class EventStream:
     Until `start` a problem is an ordinary error response; from then on the response is a stream:
     `progress` for each published state, and at the end `done` with the whole response, or `failed`
     with the problem document.
+
+    Args:
+        encode: runs a function with its arguments on another thread.
     """
 
-    def __init__(self, encoder: Executor) -> None:
-        self._loop, self._encoder = asyncio.get_running_loop(), encoder
+    def __init__(self, encode: Callable[..., Awaitable[bytes]]) -> None:
+        self._loop, self._encode = asyncio.get_running_loop(), encode
         self._begun = asyncio.Event()
         self._queue: asyncio.Queue[Told | None] = asyncio.Queue()
 
@@ -94,7 +96,7 @@ class EventStream:
         self._begun.set()
 
     def publish(self, to_payload: Told) -> None:
-        """Queue a `progress` event, from any thread; `to_payload` runs in the encoder."""
+        """Queue a `progress` event, from any thread; `to_payload` is called by `encode`."""
         self._loop.call_soon_threadsafe(self._queue.put_nowait, to_payload)
 
     async def response(
@@ -134,7 +136,7 @@ class EventStream:
                 continue
             if to_payload is None:
                 break
-            yield await self._loop.run_in_executor(self._encoder, _encode_progress, to_payload)
+            yield await self._encode(_encode_progress, to_payload)
         answer = await response_or_problem(_counted(task, state), state.request_id)
         yield event("done" if answer.status_code < 400 else "failed", bytes(answer.body))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from functools import partial
 from io import BufferedReader
 from typing import Annotated
 
@@ -66,13 +65,12 @@ async def store_memory(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """The answer is 201 where there was none of this id, and 200 where one was replaced."""
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     await asyncio.to_thread(context.memories.require_writable_id, id)
     settings = context.settings
 
     async def parsed() -> tuple[MemoryCard, bytes]:
-        return await on_codec(_file, body, media_type)
+        return await context.run_on_codec(_file, body, media_type)
 
     async with context.body_reader.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -58,10 +56,10 @@ async def show_memories(
         rule = f"`show` must be one of {join_names(VIEWS)}."
         raise make_problem("invalid-request", "/show", "not_allowed", rule)
     model = context.registry.get(name)
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     key = get_caller(request.scope).name
     with context.engine.admission.place(key):  # it takes a thread for as long as a small answer
-        return await on_codec(_shown, model, show, form, get_state(request.scope).request_id)
+        request_id = get_state(request.scope).request_id
+        return await context.run_on_codec(_shown, model, show, form, request_id)
 
 
 def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response:

@@ -84,8 +84,8 @@ class PendingScorer:
             graph = await graphs.get_transactions(graph_id)
             model = find_scorer(graph, context.registry.scoped(None))
             arguments = graph_id, graph, model, pending.node_ids, frozenset[str]()
-            inputs, targets = await asyncio.get_running_loop().run_in_executor(
-                context.codec,
+            inputs, targets = await context.codec.run(
+                owner,
                 build_inputs,
                 *(*arguments, context.settings, pointer_builder("transactions")),
             )

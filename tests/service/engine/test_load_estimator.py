@@ -91,6 +91,58 @@ def test_a_request_that_was_stopped_counts_if_it_took_longer_than_expected() -> 
     assert load.compute_s("a", LARGE) == pytest.approx(60)
 
 
+def test_a_lower_bound_does_not_measure_a_class() -> None:
+    load = LoadEstimator()
+    _measure(load, "a", 4 * LARGE, 4 * LARGE_S)
+    for _ in range(20):
+        with load.track("a", 1.0, LARGE) as request:
+            request.ran_s = lambda: 0.001  # clients that leave soon
+    assert load.compute_s("a", LARGE) == pytest.approx(LARGE_S), "as the next larger class says"
+    other = LoadEstimator()
+    for _ in range(20):
+        with other.track("a", 1.0, LARGE) as request:
+            request.ran_s = lambda: 1.0
+    assert other.compute_s("a", LARGE) == pytest.approx(1.0), "it takes at least this long"
+    assert other.compute_s("a", LARGE / 16) == 0, "which says nothing of other classes"
+    _measure(other, "a", LARGE, LARGE_S)
+    assert other.compute_s("a", LARGE) == pytest.approx(LARGE_S)
+
+
+def test_a_request_does_not_wait_for_the_backlog_of_another_key() -> None:
+    load = LoadEstimator()
+    _measure(load, "a", LARGE, LARGE_S)
+    _measure(load, "b", LARGE, LARGE_S)
+    with ExitStack() as pending:
+        for kind in "ab" * 10:
+            pending.enter_context(load.track(kind, 1.0, LARGE, key="alice"))
+        assert load.expected_s("a", 1.0, LARGE, key="alice") == pytest.approx(21 * LARGE_S)
+        assert load.expected_s("a", 1.0, LARGE, key="bob") == pytest.approx(2 * LARGE_S)
+        pending.enter_context(load.track("a", 1.0, LARGE, key="bob"))
+        assert load.expected_s("a", 1.0, LARGE, key="bob") == pytest.approx(4 * LARGE_S)
+        assert load.expected_s("a", 1.0, LARGE, key="carol") == pytest.approx(3 * LARGE_S)
+        assert load.pending_count("a") == 11
+
+
+def test_jobs_of_another_key_have_a_quarter_of_its_share() -> None:
+    load = LoadEstimator()
+    _measure(load, "a", LARGE, LARGE_S)
+    _measure(load, "job", LARGE, LARGE_S)
+    with ExitStack() as pending:
+        for _ in range(10):
+            pending.enter_context(load.track("job", 0.25, LARGE, key="alice"))
+        assert load.expected_s("a", 1.0, LARGE, key="bob") == pytest.approx(1.25 * LARGE_S)
+
+
+def test_what_another_thread_computes_is_not_waited_for() -> None:
+    for has_large_lane, expected_s in ((True, SMALL_S), (False, 2 * SMALL_S)):
+        load = LoadEstimator(has_large_lane)
+        _measure(load, "a", SMALL, SMALL_S)
+        _measure(load, "a", LARGE, LARGE_S)
+        with load.track("a", 1.0, LARGE, BUDGET_TOKENS):
+            assert load.expected_s("a", 1.0, SMALL) == pytest.approx(expected_s)
+            assert load.backlog_s == pytest.approx(LARGE_S)
+
+
 def test_what_has_been_computed_is_not_waited_for() -> None:
     load = LoadEstimator()
     _measure(load, "a", LARGE, LARGE_S)
@@ -172,6 +224,42 @@ def test_the_refusal_of_a_request_that_takes_longer_than_its_deadline_says_so() 
     assert "it takes about 12 s of compute" in detail
     assert "respond-async" in detail
     assert retry_s == 3, "then it is the first, and is admitted"
+
+
+def test_a_key_is_not_refused_for_what_another_has_queued() -> None:
+    load = LoadEstimator()
+    admission = Admission(8, None, load)
+    _measure(load, ("a", False), LARGE, LARGE_S)
+    with ExitStack() as pending:
+        for _ in range(6):
+            pending.enter_context(load.track(("a", False), 1.0, LARGE, key="alice"))
+        with pytest.raises(Problem):
+            admission.require_turn("a", False, 1.0, LARGE, 30.0, key="alice")
+        admission.require_turn("a", False, 1.0, LARGE, 30.0, key="bob")
+
+
+def _refuse_turn(admission: Admission, key: str = "") -> str:
+    with pytest.raises(Problem) as refused, admission.hold_turn("a", key):
+        pass
+    assert refused.value.kind == "queue-full"
+    assert refused.value.headers["retry-after"] == "1"
+    return refused.value.detail
+
+
+def test_one_key_leaves_places_of_a_model_to_others() -> None:
+    admission = Admission(8, 4, LoadEstimator())
+    with ExitStack() as places:
+        for _ in range(2):
+            places.enter_context(admission.hold_turn("a", "alice"))
+        assert "2 of 4 places of this model" in _refuse_turn(admission, "alice")
+        places.enter_context(admission.hold_turn("b", "alice"))
+        for name in ("bob", "carol"):
+            places.enter_context(admission.hold_turn("a", name))
+        assert "4 requests of this model" in _refuse_turn(admission, "dave")
+    with ExitStack() as places:
+        for _ in range(4):  # without keys there are no shares
+            places.enter_context(admission.hold_turn("a"))
+        assert "4 requests of this model" in _refuse_turn(admission)
 
 
 def test_a_full_queue_drains_by_the_estimate() -> None:

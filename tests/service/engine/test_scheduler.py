@@ -17,6 +17,7 @@ from models.base import DynamicsParams, StepControl
 from models.dynamics import StopReason
 from service.engine.memory_budget import BUDGET_TOKENS, SMALL
 from service.engine.scheduler import _SLICE_S, Scheduler
+from service.engine.tasks import Task
 from tests.support.scheduler_work import Failed, example, held, work_of
 
 
@@ -154,12 +155,19 @@ def test_it_computes_where_it_may_not_be_nicer(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_flows_come_while_others_run(scheduler: Scheduler) -> None:
-    runs = [
-        scheduler.submit(lambda control: [control.stop_reason() for _ in range(50)], place)
-        for place in range(1000)
-    ]
-    for run in runs:
-        run.future.result(30)
+    """Requests of new keys arrive on the event loop while the thread accounts for turns."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that a dictionary is seen while the other thread changes it
+    try:
+        runs = list[Task]()
+        for place in range(3000):
+            runs.append(scheduler.submit(lambda control: control.stop_reason(), place))
+            if place >= 10:  # as many as the thread computes
+                runs[place - 10].future.result(30)
+        for run in runs:
+            run.future.result(30)
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_what_is_over_is_let_go_without_a_collector(scheduler: Scheduler) -> None:

@@ -6,8 +6,8 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -56,12 +56,12 @@ class Engine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.over: list[Task] = []
-        self.scheduler = Scheduler(_THREADS, on_over=self.over.append)
+        self.over: list[Future] = []
+        self.runs: list[weakref.ref] = []
+        self.scheduler = Scheduler(_THREADS)
         self.models = [example(0), example(1)]
         self.posed: list[_Posed] = []
         self.gate: threading.Event | None = None
-        self.submitted = 0
 
     @rule(
         model=st.integers(0, 1),
@@ -87,9 +87,8 @@ class Engine(RuleBasedStateMachine):
             deterministic=alone,
         )
         work = work_of(network, items[item], params, fails)
-        self.submitted += 1
         weight = 0.25 if job else 1.0
-        run = self.scheduler.submit(work, (model, job), weight, alone, size=size)
+        run = self._submit(work, (model, job), weight, alone, size)
         self.posed.append(_Posed(run, network, items[item], params, fails))
 
     @precondition(lambda self: self.posed)
@@ -109,8 +108,7 @@ class Engine(RuleBasedStateMachine):
     def hold(self) -> None:
         """The thread is busy: what comes now will begin together."""
         self.gate = threading.Event()
-        self.submitted += 1
-        self.scheduler.submit(lambda control, gate=self.gate: gate.wait(30), "gate")
+        self._submit(lambda control, gate=self.gate: gate.wait(30), "gate")
 
     @precondition(lambda self: self.gate is not None)
     @rule()
@@ -129,17 +127,28 @@ class Engine(RuleBasedStateMachine):
         self.scheduler.close()
         while self.posed:
             self._check(self.posed.pop())
-        ended = [id(run) for run in self.over]
-        assert len(ended) == len(set(ended))
-        assert len(ended) == self.submitted
+        assert len(self.over) == len(self.runs)
+        assert len(set(map(id, self.over))) == len(self.over)
         assert not len(self.scheduler.queue)
         assert not self.scheduler.shared_tasks
         assert not self.scheduler.memory._taken
         assert not self.scheduler.memory._waiting
-        held = [weakref.ref(run) for run in self.over]
         self.over.clear()
         gc.collect()
-        assert not any(ref() for ref in held)
+        assert not any(ref() for ref in self.runs)
+
+    def _submit(
+        self,
+        work: Callable,
+        flow: Hashable,
+        weight: float = 1.0,
+        alone: bool = False,
+        size: int = 0,
+    ) -> Task:
+        run = self.scheduler.submit(work, flow, weight, alone, size=size)
+        run.future.add_done_callback(self.over.append)
+        self.runs.append(weakref.ref(run))
+        return run
 
     def _check(self, posed: _Posed) -> None:
         assert posed.run.future.done()

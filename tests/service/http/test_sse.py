@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,17 +15,19 @@ from service.http import sse
 from service.http.cancellation import ClientDisconnected
 from service.http.sse import EventStream
 from service.observability.request_state import RequestState
+from service.workers.fair_threads import FairThreads
 
 Work = Callable[[EventStream], Awaitable[Response]]
 
 
 @pytest.fixture
-def codec() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
+def codec() -> Iterator[FairThreads]:
+    threads = FairThreads(1, "codec")
+    yield threads
+    threads.close()
 
 
-async def respond(codec: ThreadPoolExecutor, work: Work, leaves_after_s: float = 60.0) -> bytes:
+async def respond(codec: FairThreads, work: Work, leaves_after_s: float = 60.0) -> bytes:
     """Body of the response to `work`; the client disconnects after `leaves_after_s`."""
 
     async def receive() -> dict[str, Any]:
@@ -40,7 +42,7 @@ async def respond(codec: ThreadPoolExecutor, work: Work, leaves_after_s: float =
     async def coroutine() -> Response:
         return await work(stream)
 
-    stream = EventStream(codec)
+    stream = EventStream(partial(codec.run, ""))
     scope = {"type": "http", "headers": [], "asgi": {"spec_version": "2.3"}}
     request = Request(scope, receive)
     response = await stream.response(request, coroutine(), RequestState("id"))
@@ -48,7 +50,7 @@ async def respond(codec: ThreadPoolExecutor, work: Work, leaves_after_s: float =
     return b"".join(sent)
 
 
-def test_progress_comes_before_the_result(codec: ThreadPoolExecutor) -> None:
+def test_progress_comes_before_the_result(codec: FairThreads) -> None:
     async def work(stream: EventStream) -> Response:
         stream.start()
         for step in range(3):
@@ -60,7 +62,7 @@ def test_progress_comes_before_the_result(codec: ThreadPoolExecutor) -> None:
     assert body == progress + b'event: done\ndata: {"answer":1}\n\n'
 
 
-def test_a_problem_before_the_start_is_raised(codec: ThreadPoolExecutor) -> None:
+def test_a_problem_before_the_start_is_raised(codec: FairThreads) -> None:
     async def work(stream: EventStream) -> Response:
         raise Problem("invalid-request", "No.")
 
@@ -68,7 +70,7 @@ def test_a_problem_before_the_start_is_raised(codec: ThreadPoolExecutor) -> None
         asyncio.run(respond(codec, work))
 
 
-def test_a_problem_after_the_start_is_an_event(codec: ThreadPoolExecutor) -> None:
+def test_a_problem_after_the_start_is_an_event(codec: FairThreads) -> None:
     async def work(stream: EventStream) -> Response:
         stream.start()
         raise Problem("diverged", "It did.")
@@ -77,9 +79,7 @@ def test_a_problem_after_the_start_is_an_event(codec: ThreadPoolExecutor) -> Non
     assert body.startswith(b'event: failed\ndata: {"type":"urn:basin:problem:diverged"')
 
 
-def test_silence_is_broken_by_comments(
-    codec: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_is_broken_by_comments(codec: FairThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "SILENCE_S", 0.02)
 
     async def work(stream: EventStream) -> Response:
@@ -93,9 +93,7 @@ def test_silence_is_broken_by_comments(
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_work_is_cancelled_when_the_client_disconnects(
-    codec: ThreadPoolExecutor, starts: bool
-) -> None:
+def test_work_is_cancelled_when_the_client_disconnects(codec: FairThreads, starts: bool) -> None:
     cancelled = False
 
     async def work(stream: EventStream) -> Response:

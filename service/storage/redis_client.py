@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, final
 
 import structlog
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis import asyncio as redis_asyncio
 from redis import exceptions as faults
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -44,7 +45,7 @@ class RedisUnavailableError(Exception):
 
 def is_wrong_type(error: faults.ResponseError) -> bool:
     """Whether a command was refused because the key holds a value of another type."""
-    return str(error).startswith("WRONGTYPE")
+    return "WRONGTYPE" in str(error)  # after the name of the script or the number of the command
 
 
 @final
@@ -75,7 +76,8 @@ class RedisClient:
         long_s = max(20 * timeout_s, 5.0)
         check: dict[str, Any] = {"redis_connect_func": self._check_connection}
         once = (NoBackoff(), 1, (faults.ConnectionError,))
-        pool = redis_asyncio.BlockingConnectionPool.from_url(
+        make_async_pool = partial(
+            redis_asyncio.BlockingConnectionPool.from_url,
             url,
             max_connections=_CONNECTIONS,
             timeout=timeout_s,
@@ -84,17 +86,28 @@ class RedisClient:
             **again,
             **brief,
         )
-        self.async_client = redis_asyncio.Redis.from_pool(pool)
-        self._prober = redis_asyncio.Redis.from_url(url, retry=AsyncRetry(*once), **again, **brief)
-        self.sync_client = Redis.from_url(url, retry=Retry(*once), **check, **again, **brief)
-        self.blocking_client = Redis.from_url(
-            *(url,),
+        make_pool = partial(
+            ConnectionPool.from_url, url, retry=Retry(*once), **check, **again, **brief
+        )
+        make_blocking_pool = partial(
+            ConnectionPool.from_url,
+            url,
             retry=Retry(*once),
             socket_timeout=long_s,
             socket_connect_timeout=max(4 * timeout_s, 1.0),
             **check,
             **again,
         )
+        self.async_client = redis_asyncio.Redis.from_pool(make_async_pool())
+        self._prober = redis_asyncio.Redis.from_url(url, retry=AsyncRetry(*once), **again, **brief)
+        self.sync_client = Redis.from_pool(make_pool())
+        self.blocking_client = Redis.from_pool(make_blocking_pool())
+        self._make_async_pool = make_async_pool
+        self._make_pools = (
+            (self.sync_client, make_pool),
+            (self.blocking_client, make_blocking_pool),
+        )
+        self._old_pools: list[Any] = []  # connections lead to the Redis before
         self.count = count
         self._run_id: str | None = None  # of the process of Redis; None until there was one
         self._restored: tuple[str, str] | None = None  # process and history; None at first
@@ -229,6 +242,7 @@ class RedisClient:
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
+        await self._close_idle()
         await self.async_client.aclose()
         await self._prober.aclose()
         self.sync_client.close()
@@ -264,7 +278,7 @@ class RedisClient:
             if (run_id, history) != self._counted:  # and not a second try
                 self._counted = run_id, history
                 self.count("changes", change, 1)
-            await self._disconnect()  # from the one before, which may still answer
+            await self._renew_pools()  # the Redis before may still answer
         self._run_id, self.is_restoring = run_id, True
         try:
             for restore in self._restores:
@@ -279,10 +293,22 @@ class RedisClient:
         finally:
             self.is_restoring = False
 
-    async def _disconnect(self) -> None:
-        await self.async_client.connection_pool.disconnect()
-        for client in (self.sync_client, self.blocking_client):
-            client.connection_pool.disconnect()
+    async def _renew_pools(self) -> None:
+        """Use no connection again. One in use, by another thread or task, ends with its command:
+        if it were closed under it, that would raise anything."""
+        await self._close_idle()
+        clients = self.async_client, self.sync_client, self.blocking_client
+        self._old_pools = [client.connection_pool for client in clients]
+        self.async_client.connection_pool = self._make_async_pool()
+        for client, make_pool in self._make_pools:
+            client.connection_pool = make_pool()
+        await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        """Close what is idle of the old pools."""
+        for pool in self._old_pools:
+            if (closing := pool.disconnect(inuse_connections=False)) is not None:
+                await closing
 
     async def _check_settings(self) -> None:
         """Log warnings about the settings, unless they are those of the last time."""

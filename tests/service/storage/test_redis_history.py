@@ -198,3 +198,30 @@ def test_a_change_is_counted_once_however_often_it_is_restored(redis_server: Red
         await watched.link.close()
 
     asyncio.run(play())
+
+
+def test_commands_that_are_running_when_redis_was_replaced_end_as_they_would(
+    redis_server: RedisStart,
+) -> None:
+    async def play() -> None:
+        server = redis_server()
+        link = Watched(server.url).link
+        await link.probe()
+        for number in range(20):
+            running = [
+                asyncio.to_thread(link.blocking_client.blpop, ["list"], 1),
+                asyncio.to_thread(link.blocking_client.blpop, ["list"], 1),
+                asyncio.ensure_future(link.async_client.blpop(["list"], 1)),
+            ]
+            results = asyncio.gather(*running)
+            while len(server.client.client_list("normal")) == 0:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            server.client.flushall()
+            await link.probe()
+            assert link.state == "up"
+            server.client.rpush("list", *("a" * 3))
+            assert await results == [(b"list", b"a")] * 3, number
+        await link.close()
+
+    asyncio.run(play())

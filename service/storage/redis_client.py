@@ -44,7 +44,7 @@ class RedisUnavailableError(Exception):
 
 def is_wrong_type(error: faults.ResponseError) -> bool:
     """Whether a command was refused because the key holds a value of another type."""
-    return str(error).startswith("WRONGTYPE")
+    return "WRONGTYPE" in str(error)  # after the name of the script or the number of the command
 
 
 @final

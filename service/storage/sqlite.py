@@ -32,9 +32,10 @@ class DamagedError(StoreError):
     """What is stored is not what was written."""
 
 
-_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite raises; the second where its message quotes names of a damaged file."""
-_DAMAGE = (DamagedError, UnicodeDecodeError)
+_ERRORS = (sqlite3.Error, UnicodeError)
+"""What SQLite raises; the second where a message quotes names of a damaged file, or a statement is
+given text of one."""
+_DAMAGE = (DamagedError, UnicodeError)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from service.errors import Problem, make_problem
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, KEEPALIVE_COMMENT, SILENCE_S, event
 from service.media_types import JSON
-from service.storage.graphs import GraphStore
+from service.storage.graphs import GraphStore, count_missed
 
 router = APIRouter(tags=["graphs"])
 _PAGE = 100
@@ -108,9 +108,8 @@ async def _stream(
             except Problem:
                 return  # the client connects again, and is answered then
             for entry in entries:
-                if number and entry[0] > number + 1:
-                    missed = {"missed": entry[0] - number - 1}
-                    yield event("missed", orjson.dumps(missed))
+                if number and (missed := count_missed(number, entry[0])):
+                    yield event("missed", orjson.dumps({"missed": missed}))
                 number = entry[0]
                 alert = name_alert(tag, *entry)
                 yield f"id: {alert['event_id']}\n".encode() + event("alert", orjson.dumps(alert))

@@ -23,7 +23,7 @@ from service.validation.arrays import pointer_builder
 
 _EVERY_S = 2.0
 _GRACE_S = 5.0  # after its deadline a request may still be about to record its alerts
-_Update = tuple[GraphKey, str, int]
+_Update = tuple[GraphKey, str, int, str]
 _GONE = frozenset({"unknown_node", "expired"})  # can never be scored: the rows are gone
 
 
@@ -104,4 +104,4 @@ class PendingScorer:
 
 
 def _update_of(pending: PendingScore) -> _Update:
-    return pending.place, pending.tag, pending.revision
+    return pending.place, pending.tag, pending.revision, pending.digest

@@ -7,6 +7,7 @@ thread that writes, `graph_cache` what it has in memory, and `restore` what it d
 lost that; `store` has all graphs, `alerts` what they raised.
 """
 
+from service.storage.graphs.alert_numbers import count_missed
 from service.storage.graphs.alerts import AddedTransactions
 from service.storage.graphs.base import (
     AccountScore,
@@ -67,5 +68,6 @@ __all__ = [
     "WatchSettings",
     "WatchedGraph",
     "Webhook",
+    "count_missed",
     "shorten_digest",
 ]

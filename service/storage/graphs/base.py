@@ -71,7 +71,8 @@ class ChangeKey(NamedTuple):
 @dataclass(frozen=True)
 class ChangedNodes:
     """Nodes of a watched graph that a revision changed or deleted; None for all of them. What
-    depends on them is to be scored. `digest` is as in `PendingScore`."""
+    depends on them is to be scored. `digest` is as in `PendingScore`; where all nodes are to be
+    scored again, a mark of its own follows, so that scores from before do not finish it."""
 
     revision: int
     node_ids: list[NodeId] | None
@@ -161,13 +162,13 @@ class RestoredGraph:
     Attributes:
         snapshot_file: None if the log has all but `changes`.
         changes: updates to append, or of which what was to be scored may be lost.
-        is_rescored: whether all nodes, of a watched graph, are to be scored.
+        has_lost_alerts: whether alerts of the graph may be lost too.
     """
 
     head: GraphMetadata
     snapshot_file: bytes | None
     changes: Sequence[PastChange]
-    is_rescored: bool
+    has_lost_alerts: bool
     webhook: str | None
 
 
@@ -305,12 +306,16 @@ class GraphLog(ABC):
         """Remember that graphs were deleted, where the log has lost that."""
 
     @abstractmethod
-    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None:
-        """Store, where that is lost, that background work is to look at a graph."""
+    def list_again(
+        self, place: GraphKey, head: GraphMetadata, webhook: str | None, has_lost_alerts: bool
+    ) -> None:
+        """Store, where that is lost, that background work is to look at a graph. If it may have
+        lost alerts, all nodes of a watched graph are scored again, and numbers of alerts go on
+        above those that were lost."""
 
     @abstractmethod
     def score_all(self, place: GraphKey, head: GraphMetadata) -> None:
-        """Store that all nodes of a watched graph are to be scored."""
+        """Store that all nodes of a watched graph are to be scored again."""
 
     @abstractmethod
     def list_all_pending(self) -> list[PendingScore]:
@@ -333,8 +338,9 @@ class GraphLog(ABC):
     def read_alerts(
         self, place: GraphKey, tag: str, after: int, limit: int
     ) -> list[tuple[int, bytes]]:
-        """Return the next alerts of the graph with this tag, each with its number: 1, 2, 3, ... The
-        last `KEPT_ALERTS` of a graph are kept; none of a graph that was replaced."""
+        """Return the next alerts of the graph with this tag, each with its number: 1, 2, 3, ...,
+        and higher ones where alerts may be lost (`alert_numbers`). The last `KEPT_ALERTS` of a
+        graph are kept; none of a graph that was replaced."""
 
     @abstractmethod
     def list_all_webhooks(self) -> list[Webhook]:

@@ -185,7 +185,7 @@ class GraphCache:
                 continue
             require_room(outcome, self._room)
             entry.live.commit(change, after.revision, digest)
-            entry.past.add(PastChange(after.revision, digest, made, to_score))
+            self._remember(entry, PastChange(after.revision, digest, made, to_score))
             entry.head, entry.logged = after, entry.logged + len(made)
             if entry.logged > max(entry.base_bytes, _LOG_BYTES):
                 self._write_snapshot(place, entry)
@@ -231,7 +231,7 @@ class GraphCache:
         """Store again that background work is to look at a graph."""
         with suppress(Problem, StoreError):
             entry = self.read(place)
-            self._log.list_again(place, entry.head, entry.webhook)
+            self._log.list_again(place, entry.head, entry.webhook, has_lost_alerts=False)
 
     def evict(self, place: GraphKey) -> None:
         """Evict the least recently used graphs other than `place` while over the limit."""
@@ -268,7 +268,7 @@ class GraphCache:
             if entry is not None:
                 if head.digest == entry.head.digest and not head.is_damaged:
                     if entry.is_unchecked:
-                        self._log.list_again(place, head, entry.webhook)
+                        self._log.list_again(place, head, entry.webhook, has_lost_alerts=True)
                     entry.head, entry.is_unchecked = head, False
                     return entry
                 if entry.has_in_past(head) or self._restorer.knows_deleted(head):
@@ -276,8 +276,12 @@ class GraphCache:
                         return entry
                     continue
             contents = self._log.read(place, None if entry is None else entry.head)
-            if contents is not None:
-                return self._take(place, entry, contents)
+            if contents is None:
+                continue
+            fresh = self._take(place, entry, contents)
+            if not fresh.is_unchecked:
+                return fresh
+            entry = fresh  # compare it once more: its alerts may be lost
         raise StoreError("other servers keep changing this graph")
 
     def _take(
@@ -286,7 +290,7 @@ class GraphCache:
         """Bring a graph up to what was read, or load it."""
         if entry is not None and contents.snapshot_file is None:
             self._apply(place, entry, contents)
-            entry.head, entry.is_unchecked = contents.metadata, False
+            entry.head = contents.metadata
             if isinstance(entry.live, DynamicGraph):
                 self._compact(place, entry)
             return entry
@@ -300,6 +304,7 @@ class GraphCache:
         self._apply(place, fresh, contents)
         if entry is not None:
             self._restorer.note_replaced(place, entry, fresh)
+            fresh.is_unchecked = entry.is_unchecked
         self._hold(place, fresh)
         return fresh
 
@@ -311,8 +316,12 @@ class GraphCache:
             except _UNREADABLE as error:
                 self._entries.pop(place, None)  # it has a part of the updates
                 raise self._log.make_damage(place, repr(error)) from error
-            entry.past.add(PastChange(live.revision, live.digest, update, to_score))
+            self._remember(entry, PastChange(live.revision, live.digest, update, to_score))
             entry.logged += len(update)
+
+    def _remember(self, entry: CachedGraph, change: PastChange) -> None:
+        if self._log.is_shared:  # else there is none that could lose it
+            entry.past.add(change)
 
     def _compact(self, place: GraphKey, entry: CachedGraph) -> None:
         """Rebuild the graph without what is out of use, once that is the majority; not while some

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from service.storage.graphs.digests import begin_digest, shorten_digest
 from service.storage.graphs.stored_graph import Schema
 
+_ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CHECKED = re.compile(rb'\{"form":2,"length":(\d+),"check":"(\w+)",')  # form 1 had no check
 
 
@@ -27,6 +28,11 @@ class GraphKey(NamedTuple):
 
     owner: str
     id: str
+
+
+def is_graph_id(id: object) -> bool:
+    """Whether this can be the id of a graph: 1 to 64 characters."""
+    return isinstance(id, str) and _ID.fullmatch(id) is not None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal, final
 
-import orjson
 from redis.client import Pipeline
 
 from service.storage.graphs.base import (
@@ -25,8 +24,9 @@ from service.storage.graphs.metadata import (
     GraphKey,
     GraphLimits,
     GraphMetadata,
+    is_graph_id,
 )
-from service.storage.graphs.redis_alerts import TRIES, RedisAlertLog, execute, parse_heads
+from service.storage.graphs.redis_alerts import TRIES, RedisAlertLog, execute
 from service.storage.graphs.redis_keys import (
     ENDED,
     PENDING,
@@ -43,7 +43,8 @@ from service.storage.graphs.redis_keys import (
     name_log,
     name_scored,
 )
-from service.storage.graphs.redis_scripts import LOOK, SKIP_NUMBERS
+from service.storage.graphs.redis_rows import parse_heads
+from service.storage.graphs.redis_scripts import LOOK
 from service.storage.graphs.stored_graph import ToScore
 from service.storage.redis_client import RedisUnavailableError
 from service.storage.sqlite import StoreError
@@ -60,7 +61,6 @@ class RedisGraphLog(RedisAlertLog):
     """
 
     _is_restoring = False
-    _log_length = 0  # of the graph that was looked at last, to append to it
 
     def open(self) -> None: ...
 
@@ -100,7 +100,7 @@ class RedisGraphLog(RedisAlertLog):
             key = f"{owner}/{id.decode(errors='replace')}"
             self.report_damaged(key, "metadata that no server wrote")
         # Those of an earlier version have no digest yet.
-        names = [id.decode() for id in damaged if id.isascii()]
+        names = [id.decode() for id in damaged if is_graph_id(id.decode(errors="replace"))]
         return self.migrate_all(owner, GraphList(heads, names))
 
     def read_head(self, place: GraphKey) -> GraphMetadata | None:
@@ -150,12 +150,14 @@ class RedisGraphLog(RedisAlertLog):
         room: GraphLimits,
         webhook: str | None = None,
     ) -> tuple[WriteResult, GraphMetadata, GraphMetadata | None]:
+        stored: GraphMetadata | None = None
         for _ in range(TRIES):
             with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
-                heads, damaged = self._look(pipeline, place, SHARED)
+                heads, damaged, _ = self._look(pipeline, place, SHARED)
                 before = heads.get(place.id)
-                if before is not None and before.tag == head.tag:
-                    return WriteResult.DONE, before, None  # though the connection broke
+                if stored is not None and before is not None and before.tag == head.tag:
+                    # The connection broke after it was stored; others may have changed it since.
+                    return WriteResult.DONE, stored, None
                 stored = head.in_place_of(before)
                 outcome = check_limits(heads, place, stored, room)
                 if outcome is not WriteResult.DONE:
@@ -187,11 +189,11 @@ class RedisGraphLog(RedisAlertLog):
         if to_score.touched is not None:
             types |= {name_changed(graph): "hash", name_above(graph): "set"}
         with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
-            heads, _ = self._look(pipeline, place, types)
+            heads, _, log_length = self._look(pipeline, place, types)
             now = heads.get(place.id)
             if now is None or now.is_damaged or now.digest != before.digest:
                 return WriteResult.STALE
-            if self._log_length != now.revision - now.since:
+            if log_length != now.revision - now.since:
                 self._mark_damaged(place, now)
                 self.report_damaged("/".join(place), "the log has another length")
                 return WriteResult.STALE
@@ -229,13 +231,17 @@ class RedisGraphLog(RedisAlertLog):
         self, place: GraphKey, now: GraphMetadata | None, graph: RestoredGraph, is_damaged: bool
     ) -> bool:
         head, watched = graph.head, WatchedGraph(place, graph.head.tag)
-        types = SHARED | {name_changed(watched): "hash", name_above(watched): "set"}
+        types = SHARED | {
+            name_changed(watched): "hash",
+            name_above(watched): "set",
+            name_alerts(watched): "stream",
+        }
         if graph.snapshot_file is None:
             types |= {name_log(place): "list"}
         with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
             pipeline.watch(name_heads(place.owner))
             listed: Any = pipeline.hget(WEBHOOKS, name_field(place))
-            heads, damaged = self._look(pipeline, place, types)
+            heads, damaged, _ = self._look(pipeline, place, types)
             current = heads.get(place.id)
             if (current and current.digest) != (now and now.digest):
                 return False
@@ -253,27 +259,20 @@ class RedisGraphLog(RedisAlertLog):
             for change in graph.changes:
                 key = ChangeKey(change.revision, change.digest)
                 self._stage_to_score(pipeline, watched, key, change.to_score)
-            if graph.is_rescored and head.watch is not None:
-                self._stage_all(pipeline, place, head)
             self._stage_listing(pipeline, place, head, graph.webhook, listed)
-            if not is_damaged and (head.watch is not None or head.model is not None):
-                first = int(1e3 * time.time())
-                pipeline.eval(SKIP_NUMBERS, 1, name_alerts(watched), first)
+            if graph.has_lost_alerts:
+                self._stage_lost_alerts(pipeline, place, head)
             return execute(pipeline)
 
-    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None:
-        if head.watch is None and webhook is None:
-            return
-        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
-            listed: Any = self._redis.blocking_client.hget(WEBHOOKS, name_field(place))
-            self._stage_listing(pipeline, place, head, webhook, listed)
-            pipeline.execute()
-
     def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
+        tried: str | None = None  # tag of the graph that was to be deleted
         for _ in range(TRIES):
             with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
-                heads, damaged = self._look(pipeline, place, SHARED)
+                heads, damaged, _ = self._look(pipeline, place, SHARED)
                 before, is_damaged = heads.get(place.id), place.id.encode() in damaged
+                is_gone = before is None or (tried and before.tag != tried)
+                if tried is not None and is_gone and not is_damaged:
+                    return tried  # the connection broke, or another server was first
                 if before is None and not is_damaged:
                     self._require_history()
                     return None
@@ -281,8 +280,9 @@ class RedisGraphLog(RedisAlertLog):
                     return None
                 pipeline.hdel(name_heads(place.owner), place.id)
                 self._stage_forget(pipeline, place, before and before.tag, is_damaged)
+                tried = "" if before is None else before.tag
                 if execute(pipeline):
-                    return "" if before is None else before.tag
+                    return tried
         raise StoreError("other servers keep changing graphs")
 
     def find_ended(self, tags: Sequence[str]) -> set[str]:
@@ -299,18 +299,18 @@ class RedisGraphLog(RedisAlertLog):
 
     def _look(
         self, pipeline: Pipeline, place: GraphKey, types: dict[str, str]
-    ) -> tuple[dict[str, GraphMetadata], list[bytes]]:
-        """Read the graphs of an owner, by id, and which are damaged; watch them, so that the next
-        EXEC fails if they change, and begin it. Check the types of keys that it will write: what
-        fails within EXEC leaves the rest done."""
+    ) -> tuple[dict[str, GraphMetadata], list[bytes], int | None]:
+        """Read the graphs of an owner, by id, and which are damaged; of a list that is the first of
+        `types`, the length. Watch the graphs, so that the next EXEC fails if they change, and begin
+        it. Check the types of keys that it will write: what fails within EXEC leaves the rest
+        done."""
         heads = name_heads(place.owner)
         types = {heads: "hash", **types}
         pipeline.watch(heads)
         flat: Any = pipeline.eval(LOOK, len(types), *types, *types.values())
         pipeline.multi()
-        if len(flat) % 2:
-            self._log_length = flat.pop()
-        return parse_heads(zip(flat[::2], flat[1::2], strict=True))
+        length = flat.pop() if len(flat) % 2 else None
+        return *parse_heads(zip(flat[::2], flat[1::2], strict=True)), length
 
     def _require_history(self) -> None:
         """Check, within `_guard`, that what is absent was deleted; not while that is found out."""
@@ -358,22 +358,6 @@ class RedisGraphLog(RedisAlertLog):
                 raw = migrated.metadata.to_bytes()
                 pipeline.hset(name_heads(place.owner), place.id, raw)
                 execute(pipeline)
-
-    def _stage_listing(
-        self,
-        pipeline: Pipeline,
-        place: GraphKey,
-        head: GraphMetadata,
-        webhook: str | None,
-        listed: bytes | None,
-    ) -> None:
-        """Add to what the pipeline will do that background work finds the graph; `listed` is its
-        entry among the webhooks, which is left as it is if it is of this graph."""
-        field, graph = name_field(place), [*place, head.tag]
-        if head.watch is not None:
-            pipeline.hset(WATCHED, field, orjson.dumps(graph))
-        if webhook is not None and (listed is None or head.tag.encode() not in listed):
-            pipeline.hset(WEBHOOKS, field, orjson.dumps([*graph, webhook, 0]))
 
     def _stage_forget(
         self, pipeline: Pipeline, place: GraphKey, tag: str | None, is_damaged: bool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter
@@ -47,50 +47,38 @@ from service.storage.graphs.redis_keys import (
     parse_field,
     prefix_pending,
 )
+from service.storage.graphs.redis_rows import (
+    PENDING_ROWS,
+    WATCHED_ROWS,
+    WEBHOOK_ROWS,
+    name_pending_row,
+    name_row,
+)
 from service.storage.graphs.redis_scripts import (
     ADD,
     CLAIM,
     DELIVERED,
     RECORD,
     RECORD_ACCOUNTS,
+    SKIP_NUMBERS,
 )
 from service.storage.graphs.stored_graph import ToScore
-from service.storage.redis_client import HISTORY, PREFIX, RedisClient, RedisUnavailableError
+from service.storage.redis_client import (
+    HISTORY,
+    PREFIX,
+    RedisClient,
+    RedisUnavailableError,
+    is_wrong_type,
+)
 from service.storage.redis_server_id import RedisReplacedError
 from service.storage.sqlite import StoreError
 from service.validation.ids import NodeId
 
 TRIES = 64
+_MAX = 2**64 - 1  # of the second part of an id in a stream
 T = TypeVar("T")
 
 
-class _PendingRow(NamedTuple):
-    owner: str
-    id: str
-    tag: str
-    revision: int
-    node_ids: list[NodeId]
-    at: float
-    digest: str = ""
-
-
-class _WebhookRow(NamedTuple):
-    owner: str
-    id: str
-    tag: str
-    url: str
-    delivered: int
-
-
-class _WatchedRow(NamedTuple):
-    owner: str
-    id: str
-    tag: str
-
-
-_PENDING_ROWS = TypeAdapter(_PendingRow)
-_WEBHOOK_ROWS = TypeAdapter(_WebhookRow)
-_WATCHED_ROWS = TypeAdapter(_WatchedRow)
 _NODE_IDS = TypeAdapter(list[NodeId] | None)
 
 
@@ -108,7 +96,7 @@ class RedisAlertLog(GraphLog):
         self._list_again: Callable[[GraphKey], object] = lambda place: None
 
     def list_all_pending(self) -> list[PendingScore]:
-        rows = self._list_rows(PENDING, _PENDING_ROWS, _name_pending_row)
+        rows = self._list_rows(PENDING, PENDING_ROWS, name_pending_row)
         pending = [PendingScore(GraphKey(row.owner, row.id), *row[2:]) for row in rows]
         return sorted(pending, key=lambda each: each.at)
 
@@ -147,11 +135,12 @@ class RedisAlertLog(GraphLog):
     ) -> list[tuple[int, bytes]]:
         key = name_alerts(WatchedGraph(place, tag))
         with self._guard(place):
-            entries: Any = self._redis.blocking_client.xrange(key, f"({after}-0", "+", limit)
+            # Servers write `number-0`; after any other entry of that number is the next one.
+            entries: Any = self._redis.blocking_client.xrange(key, f"({after}-{_MAX}", "+", limit)
         return [(int(id.partition(b"-")[0]), fields.get(b"alert", b"")) for id, fields in entries]
 
     def list_all_webhooks(self) -> list[Webhook]:
-        rows = self._list_rows(WEBHOOKS, _WEBHOOK_ROWS, _name_row)
+        rows = self._list_rows(WEBHOOKS, WEBHOOK_ROWS, name_row)
         return [Webhook(GraphKey(row.owner, row.id), *row[2:]) for row in rows]
 
     def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
@@ -168,7 +157,7 @@ class RedisAlertLog(GraphLog):
             self._redis.blocking_client.eval(DELIVERED, len(keys), *keys, *arguments)
 
     def list_changed_graphs(self) -> list[WatchedGraph]:
-        rows = self._list_rows(WATCHED, _WATCHED_ROWS, _name_row)
+        rows = self._list_rows(WATCHED, WATCHED_ROWS, name_row)
         graphs = [WatchedGraph(GraphKey(row.owner, row.id), row.tag) for row in rows]
         with self._guard(), self._redis.blocking_client.pipeline(transaction=False) as pipeline:
             for graph in graphs:
@@ -214,14 +203,54 @@ class RedisAlertLog(GraphLog):
                     return len(alerts)
         raise StoreError("other servers keep changing graphs")
 
+    def list_again(
+        self, place: GraphKey, head: GraphMetadata, webhook: str | None, has_lost_alerts: bool
+    ) -> None:
+        if head.watch is None and head.model is None:
+            return
+        with self._guard(place), self._redis.blocking_client.pipeline() as pipeline:
+            listed: Any = self._redis.blocking_client.hget(WEBHOOKS, name_field(place))
+            self._stage_listing(pipeline, place, head, webhook, listed)
+            if has_lost_alerts:
+                self._stage_lost_alerts(pipeline, place, head)
+            pipeline.execute()
+
     def score_all(self, place: GraphKey, head: GraphMetadata) -> None:
         with self._guard(place):
-            self._stage_all(self._redis.blocking_client, place, head)
+            self._stage_all(self._redis.blocking_client, place, head, secrets.token_hex(4))
 
-    def _stage_all(self, client: Redis | Pipeline, place: GraphKey, head: GraphMetadata) -> None:
-        """Store, or add to what the pipeline will do, that all nodes are to be scored."""
+    def _stage_listing(
+        self,
+        pipeline: Pipeline,
+        place: GraphKey,
+        head: GraphMetadata,
+        webhook: str | None,
+        listed: bytes | None,
+    ) -> None:
+        """Add to what the pipeline will do that background work finds the graph; `listed` is its
+        entry among the webhooks, which is left as it is if it is of this graph."""
+        field, graph = name_field(place), [*place, head.tag]
+        if head.watch is not None:
+            pipeline.hset(WATCHED, field, orjson.dumps(graph))
+        if webhook is not None and (listed is None or head.tag.encode() not in listed):
+            pipeline.hset(WEBHOOKS, field, orjson.dumps([*graph, webhook, 0]))
+
+    def _stage_lost_alerts(self, pipeline: Pipeline, place: GraphKey, head: GraphMetadata) -> None:
+        """Add to what the pipeline will do that lost alerts are raised again, with new numbers."""
+        if head.watch is not None:
+            self._stage_all(pipeline, place, head, secrets.token_hex(4))
+        if head.watch is not None or head.model is not None:
+            alerts = name_alerts(WatchedGraph(place, head.tag))
+            pipeline.eval(SKIP_NUMBERS, 1, alerts)
+
+    def _stage_all(
+        self, client: Redis | Pipeline, place: GraphKey, head: GraphMetadata, *mark: str
+    ) -> None:
+        """Store, or add to what the pipeline will do, that all nodes are to be scored. With a mark
+        of its own the entry is new to a server that scores the same revision now."""
         key = name_changed(WatchedGraph(place, head.tag))
-        client.hset(key, name_change(head.revision, head.digest), orjson.dumps(None))
+        name = ":".join((name_change(head.revision, head.digest), *mark))
+        client.hset(key, name, orjson.dumps(None))
 
     def _read_changed(
         self,
@@ -305,7 +334,7 @@ class RedisAlertLog(GraphLog):
                 try:
                     yield
                 except ResponseError as error:
-                    if "WRONGTYPE" not in str(error):
+                    if not is_wrong_type(error):
                         raise
                     if self._set_keys_aside(place):
                         raise RedisReplacedError("a key of all graphs had another type") from error
@@ -351,19 +380,6 @@ def execute(pipeline: Pipeline) -> bool:
     return True
 
 
-def parse_heads(
-    entries: Iterable[tuple[bytes, bytes]],
-) -> tuple[dict[str, GraphMetadata], list[bytes]]:
-    """Return the graphs of an owner by id, and the ids of those that are damaged."""
-    heads, damaged = dict[str, GraphMetadata](), list[bytes]()
-    for id, raw in sorted(entries):
-        try:
-            heads[id.decode()] = GraphMetadata.from_bytes(raw)
-        except ValueError:  # of the id or the metadata
-            damaged.append(id)
-    return heads, damaged
-
-
 def _has_tag(raw: bytes | None, tag: str) -> bool:
     try:
         return raw is not None and GraphMetadata.from_bytes(raw).tag == tag
@@ -373,12 +389,3 @@ def _has_tag(raw: bytes | None, tag: str) -> bool:
 
 def _name_aside(key: str) -> str:
     return f"{PREFIX}damaged:{key.removeprefix(PREFIX)}"
-
-
-def _name_pending_row(row: _PendingRow) -> str:
-    graph = WatchedGraph(GraphKey(row.owner, row.id), row.tag)
-    return name_pending(graph, row.revision, row.digest)
-
-
-def _name_row(row: _WebhookRow | _WatchedRow) -> str:
-    return name_field(GraphKey(row.owner, row.id))

@@ -1,5 +1,7 @@
 """What Redis does for the log of graphs in one step, in Lua."""
 
+from service.storage.graphs.alert_numbers import NUMBERS_PER_S
+
 # A script that fails in the middle has done its first half: so types are checked before.
 _REQUIRE_TYPES = """
 local function require_types(first, types)
@@ -111,10 +113,11 @@ add_alerts(KEYS[2], ARGV[5], alerts, 1)
 return #alerts
 """
 ADD = f"{_ADD_ALERTS} add_alerts(KEYS[1], ARGV[1], ARGV, 2)"
-# Go on with numbers from ARGV[1] on, above all that the stream may have lost.
+# Go on with numbers above all that the stream may have lost.
 SKIP_NUMBERS = f"""{_ADD_ALERTS}
-if find_last(KEYS[1]) < tonumber(ARGV[1]) then
-  local id = redis.call('XADD', KEYS[1], ARGV[1] .. '-0', 'alert', '')
+local first = redis.call('TIME')[1] * {NUMBERS_PER_S}
+if find_last(KEYS[1]) < first then
+  local id = redis.call('XADD', KEYS[1], string.format('%d-0', first), 'alert', '')
   redis.call('XDEL', KEYS[1], id)
 end
 """

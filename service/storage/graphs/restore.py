@@ -110,7 +110,8 @@ class GraphRestorer:
         changed meanwhile.
 
         The changes that Redis lacks are written as they were, if this server remembers all of them;
-        else the whole graph is. What was to be scored of them is to be scored again.
+        else the whole graph is. What was to be scored of them is to be scored again, and all nodes
+        of a watched graph, as their alerts may be lost.
         """
         after = entry.past.revision if now is None and is_damaged else 0
         changes = entry.past.list_changes(after if now is None else now.revision)
@@ -120,8 +121,8 @@ class GraphRestorer:
         else:
             base = encode_snapshot(entry.live)
             head = entry.replace_snapshot(base)
-        is_rescored = base is not None and not is_damaged
-        graph = RestoredGraph(head, base, changes, is_rescored, entry.webhook)
+        has_lost_alerts = entry.is_unchecked or not is_damaged
+        graph = RestoredGraph(head, base, changes, has_lost_alerts, entry.webhook)
         if not self._log.restore(place, now, graph, is_damaged):
             return False
         entry.head, entry.is_unchecked = head, False

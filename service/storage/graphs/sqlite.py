@@ -23,6 +23,7 @@ from service.storage.graphs.base import (
     GraphLog,
     LogContents,
     PendingScore,
+    RefusedError,
     RestoredGraph,
     ScoredNodes,
     SharedWork,
@@ -36,15 +37,15 @@ from service.storage.graphs.metadata import (
     GraphKey,
     GraphLimits,
     GraphMetadata,
+    is_graph_id,
 )
-from service.storage.graphs.sqlite_tables import GRAPHS
+from service.storage.graphs.sqlite_tables import GRAPHS, OF_GRAPH
 from service.storage.graphs.stored_graph import ToScore
 from service.storage.sqlite import Database, StoreError
 from service.validation.ids import NodeId
 
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
 _MAX_REVISION = 2**63 - 1  # what SQLite has as an integer
-_OF_GRAPH = ("updates", "bases", "pending", "scored", "alerts", "webhooks", "changed", "above")
 _OF_PLACE = "WHERE owner = ? AND id = ?"
 _HERE = "WHERE owner = ? AND id = ? AND tag = ?"
 _MAX_REPORTED = 1024
@@ -89,7 +90,9 @@ class SqliteGraphLog(GraphLog):
 
     def note_ended(self, tags: Sequence[str]) -> None: ...
 
-    def list_again(self, place: GraphKey, head: GraphMetadata, webhook: str | None) -> None: ...
+    def list_again(
+        self, place: GraphKey, head: GraphMetadata, webhook: str | None, has_lost_alerts: bool
+    ) -> None: ...
 
     def report_damaged(self, key: str, reason: str) -> None:
         if key not in self._reported and len(self._reported) < _MAX_REPORTED:
@@ -184,15 +187,17 @@ class SqliteGraphLog(GraphLog):
     def restore(
         self, place: GraphKey, now: GraphMetadata | None, graph: RestoredGraph, is_damaged: bool
     ) -> bool:
-        if graph.snapshot_file is None or len(graph.snapshot_file) > _MAX_BASE:
+        if graph.snapshot_file is None:
             return False
+        if len(graph.snapshot_file) > _MAX_BASE:
+            raise RefusedError(f"the snapshot has more than {_MAX_BASE} bytes")
         self._ask(f"DELETE FROM updates {_OF_PLACE}", [*place])
         self._ask("INSERT OR REPLACE INTO bases VALUES (?, ?, ?)", [*place, graph.snapshot_file])
         self._set(place, graph.head)
         return True
 
     def delete(self, place: GraphKey, tag: str | None = None) -> str | None:
-        for table in _OF_GRAPH:
+        for table in OF_GRAPH:
             self._ask(f"DELETE FROM {table} {_OF_PLACE}", [*place])
         rows = self._ask(f"DELETE FROM heads {_OF_PLACE} RETURNING CAST(head AS BLOB)", [*place])
         try:
@@ -206,9 +211,8 @@ class SqliteGraphLog(GraphLog):
     def list_all_pending(self) -> list[PendingScore]:
         names = "owner, id, tag, revision, node_ids, at"
         pending = list[PendingScore]()
-        for owner, id, tag, revision, raw, at in self._ask(
-            f"SELECT {names} FROM pending ORDER BY at", []
-        ):
+        rows = self._ask_of_all(f"SELECT {names} FROM pending ORDER BY at")
+        for owner, id, tag, revision, raw, at in rows:
             each = PendingScore(GraphKey(owner, id), tag, revision, [], at)
             try:
                 node_ids = _NODE_IDS.validate_json(raw) or []
@@ -265,11 +269,10 @@ class SqliteGraphLog(GraphLog):
         )
 
     def list_all_webhooks(self) -> list[Webhook]:
-        rows = self._ask(
+        rows = self._ask_of_all(
             "SELECT owner, id, tag, url, delivered FROM webhooks AS w WHERE EXISTS (SELECT 1 FROM "
             "alerts AS a WHERE a.owner = w.owner AND a.id = w.id AND a.tag = w.tag "
-            "AND a.number > w.delivered)",
-            [],
+            "AND a.number > w.delivered)"
         )
         return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in rows]
 
@@ -282,8 +285,21 @@ class SqliteGraphLog(GraphLog):
         )
 
     def list_changed_graphs(self) -> list[WatchedGraph]:
-        rows = self._ask("SELECT DISTINCT owner, id, tag FROM changed", [])
+        rows = self._ask_of_all("SELECT DISTINCT owner, id, tag FROM changed")
         return [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in rows]
+
+    def _ask_of_all(self, statement: str) -> list[tuple]:
+        """Return rows of all owners, which begin with an owner, the id of a graph and its tag."""
+        return [row for row in self._ask(statement, []) if self._can_be_key(*row[:3])]
+
+    def _can_be_key(self, owner: object, id: object, tag: object = "") -> bool:
+        """Whether a row can be of a graph; report it if not. SQLite takes no text that is not
+        UTF-8, so such a row is left as it is."""
+        others = isinstance(owner, str) and isinstance(tag, str) and f"{owner}{tag}".isascii()
+        if others and is_graph_id(id):
+            return True
+        self.report_damaged(repr((owner, id)), "a key that no server wrote")
+        return False
 
     def read_changed(
         self, graph: WatchedGraph, after: int, known: Collection[ChangeKey] = ()
@@ -358,6 +374,8 @@ class SqliteGraphLog(GraphLog):
             "SELECT id, CAST(head AS BLOB) FROM heads WHERE owner = ? ORDER BY id", [owner]
         )
         for id, raw in rows:
+            if not self._can_be_key(owner, id):
+                continue
             try:
                 heads[id] = GraphMetadata.from_bytes(raw)
             except DamagedValueError:

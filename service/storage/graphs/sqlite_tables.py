@@ -33,6 +33,8 @@ _SCORED_TABLE = (
     "CREATE TABLE scored (owner TEXT, id TEXT, tag TEXT, revision INTEGER, scores BLOB NOT NULL,"
     " PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
 )
+OF_GRAPH = ("updates", "bases", "pending", "scored", "alerts", "webhooks", "changed", "above")
+"""Tables of what is stored of a graph beside its metadata."""
 _VERSION = 5  # metadata has a check since 5: earlier versions of the server could not read it
 GRAPHS = SchemaVersion(
     0x42617367,  # "Basg"

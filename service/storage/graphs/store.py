@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from service.storage.graphs.base import GraphList, GraphLog, PendingScore
 from service.storage.graphs.digests import hash_snapshot
 from service.storage.graphs.dynamic_graph import DynamicGraph
 from service.storage.graphs.graph_cache import GraphCache, make_unknown_problem
-from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata
+from service.storage.graphs.metadata import GraphKey, GraphLimits, GraphMetadata, is_graph_id
 from service.storage.graphs.new_transactions import (
     Addition,
     Labelling,
@@ -31,8 +30,6 @@ from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter
 from service.supervisor import Supervisor
-
-ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 
 
 @final
@@ -158,7 +155,7 @@ class GraphStore:
         Raises:
             Problem: an invalid id, or a storage limit.
         """
-        if not ID.fullmatch(id):
+        if not is_graph_id(id):
             rule = (
                 "A graph id has 1 to 64 characters of a-z, 0-9, -, _ and ., and starts with a "
                 "letter or digit."
@@ -212,12 +209,13 @@ class GraphStore:
             version = head.tag, head.revision
             pending.append(PendingScore(place, *version, new, time.time(), head.digest))
         if scored and len(new) < len(among):  # an earlier request stored the others
-            mine = {each.revision for each in pending}
+            # SQLite, where no other revision has its number, stores no digest of it.
+            mine = {(each.revision, digest) for each in pending for digest in ("", each.digest)}
             pending += [
                 other
                 for other in await self.alerts.list_all_pending()
                 if (other.place, other.tag) == (place, head.tag)
-                and other.revision not in mine
+                and (other.revision, other.digest) not in mine
                 and among.issuperset(other.node_ids)
             ]
         return AddedTransactions(head, graph, new, pending)
@@ -244,7 +242,7 @@ class GraphStore:
         await asyncio.wrap_future(self._writer.submit(work))
 
     def _place(self, id: str, at: str = "/id") -> GraphKey:
-        if not ID.fullmatch(id):
+        if not is_graph_id(id):
             raise make_unknown_problem(at)
         return GraphKey(self._owner, id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -227,5 +228,40 @@ def test_a_change_is_counted_once_however_often_it_is_restored(redis_server: Red
         assert watched.link.state == "up"
         assert watched.events.count(("changes", "restarted")) == 1
         await watched.link.close()
+
+    asyncio.run(play())
+
+
+def test_a_command_that_runs_when_redis_is_replaced_is_done_or_unavailable(
+    redis_server: RedisStart,
+) -> None:
+    async def play() -> None:
+        server = redis_server()
+        link = Watched(server.url).link
+        await link.probe()
+        is_over = False
+
+        def ask() -> int:
+            done = 0
+            while not is_over:
+                with suppress(RedisUnavailableError), link.guard("test"):
+                    link.blocking_client.incr("a")
+                    done += 1
+                    pool = link.blocking_client.connection_pool
+                    pool.disconnect(inuse_connections=False)  # so that the next one connects
+            return done
+
+        asking = [asyncio.to_thread(ask) for _ in range(4)]
+        running = asyncio.gather(*asking, return_exceptions=True)
+        for _ in range(100):
+            server.client.flushall()
+            await link.probe()
+            await asyncio.sleep(0.005)
+        is_over = True
+        for done in await running:
+            assert isinstance(done, int), repr(done)
+            assert done
+        assert link.state == "up"
+        await link.close()
 
     asyncio.run(play())

@@ -179,7 +179,7 @@ class Player(Observer):
 
     def flush(self, _: Step) -> None:
         if self.world.redis_runs and not self.world.is_paused:
-            self.world.redis.client.flushall()
+            self.world.flush()
             self._went_back()
 
     def pause_redis(self, _: Step) -> None:

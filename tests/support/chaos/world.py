@@ -92,7 +92,7 @@ class World:
         self.proxies = [Proxy(self.redis.port) for _ in (*SERVERS, WORKER)]
         self.processes = [self._make(number) for number in (*SERVERS, WORKER)]
         self.redis_runs, self.is_paused, self.is_full = True, False, False
-        self._restarted = 0.0
+        self._lost = 0.0  # when Redis may have lost something
         for process in self.processes:
             process.start()
         self.heal()
@@ -117,7 +117,7 @@ class World:
     def start_redis(self) -> None:
         if not self.redis_runs:
             self.redis.start()
-            self.is_full, self._restarted = False, time.monotonic()
+            self.is_full, self._lost = False, time.monotonic()
             self.redis_runs = True
 
     def pause_redis(self) -> None:
@@ -133,6 +133,10 @@ class World:
     def set_full(self, is_full: bool) -> None:
         self.redis.client.config_set("maxmemory", int(is_full))  # 0 is no limit
         self.is_full = is_full
+
+    def flush(self) -> None:
+        self.redis.client.flushall()
+        self._lost = time.monotonic()
 
     def take_snapshot(self) -> None:
         """Copy what Redis has on its disk now."""
@@ -160,8 +164,8 @@ class World:
         )
 
     def is_well(self, server: int) -> bool:
-        """Whether the server has Redis, and has had the time to notice a restart of it."""
-        if time.monotonic() - self._restarted < _PROBE_S:
+        """Whether the server has Redis, and has had the time to notice that it lost something."""
+        if time.monotonic() - self._lost < _PROBE_S:
             return False
         health = self.processes[server].health()
         return health is not None and health.get("redis") == "up"

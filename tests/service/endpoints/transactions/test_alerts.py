@@ -61,6 +61,29 @@ def test_a_stream_has_each_alert_once_and_goes_on_where_it_ended(client, rows) -
         assert client.get("/graphs/g/alerts", params={"after": position}).status_code == 422
 
 
+def test_numbers_that_are_left_out_are_not_missed(start, wait, answers, redis_server, rows) -> None:
+    store = redis_server("--appendfsync", "always")
+    one = start(**SETTINGS, redis_url=store.url)
+    wait(lambda: answers(one, "/health/ready", 200))
+    restarted = 'basin_redis_changes_total{change="restarted"} 1.0'
+    with one.client() as client:
+        assert client.put("/graphs/g", json=GRAPH).status_code == 201
+        add(client, rows[:400])
+        first = list_alerts(client)
+        store.kill()
+        store.start()
+        wait(lambda: restarted in client.get("/metrics").text)
+        wait(lambda: client.get("/health/ready").json()["redis"] == "up")
+        add(client, rows[400:])
+        later = list_alerts(client)[len(first) :]
+        assert later
+        assert int(later[0]["event_id"].partition(".")[2]) > len(first) + 1
+        headers = {"accept": "text/event-stream", "last-event-id": first[-1]["event_id"]}
+        with client.stream("GET", "/graphs/g/alerts", headers=headers, timeout=60) as response:
+            events = read_events(response)  # which are alerts, and no `missed`
+            assert [next(events)[1] for _ in later] == later
+
+
 def test_streams_are_bounded(client) -> None:
     headers = {"accept": "text/event-stream"}
     with (

@@ -8,7 +8,6 @@ import pytest
 
 from service.errors import Problem
 from service.storage.graphs import GraphKey, GraphStore, WatchedGraph
-from service.storage.graphs import redis as module
 from tests.support.graph_stores import (
     ROOM,
     go_back,
@@ -23,7 +22,7 @@ from tests.support.graph_stores import (
     update,
     watched_ring,
 )
-from tests.support.transaction_graphs import SETTINGS, make_rows, stream
+from tests.support.transaction_graphs import stream
 
 
 @pytest.mark.parametrize("newer_first", [True, False])
@@ -246,32 +245,6 @@ def test_what_is_refused_has_not_happened(saved, kind):
             async with in_redis(saved, ROOM, 1 << 30) as two:
                 assert listed(await two.get("g")) == listed(ring(3))
             await works[kind]()
-
-    play(work)
-
-
-def test_a_change_whose_reply_is_lost_is_done_once(saved, monkeypatch):
-    """EXEC was done, and the connection broke before its reply."""
-    execute, calls = module.execute, []
-
-    def lose_reply(pipeline) -> bool:
-        calls.append(execute(pipeline))
-        return False if len(calls) == 1 else calls[-1]
-
-    async def work():
-        async with on_redis(saved) as servers:
-            one, two = servers.stores
-            await put(one, "g", stream())
-            rows = make_rows(10)
-            monkeypatch.setattr(module, "execute", lose_reply)
-            added = await one.add_transactions("g", SETTINGS.schema, rows)
-            assert (added.new, added.head.revision) == (rows.node_ids, 2)
-            [pending] = await one.alerts.list_all_pending()
-            assert [pending.revision] == [each.revision for each in added.pending]
-            calls.clear()
-            head, is_new = await put(one, "h", ring(3))
-            assert (head.revision, is_new) == (1, True)
-            assert (await two.get("h")).digest == head.digest
 
     play(work)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, MemoryFileError, load_memory
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
-from service.storage.memories_redis_scripts import LATER, PARSE
+from service.storage.memories_redis_scripts import LATER, PARSE, PARSE_SCORE
 from service.storage.memory_copies import claim_folder
 from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
 from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
@@ -20,14 +20,14 @@ _REPLACED = -10  # answer of a script that met another history
 # Redis does not undo what a script wrote, so every key is read before the first write. The limits
 # are those of `MemoryStore._exceeded_limit`, and a refusal is a `StoreLimit`.
 _PUT = (
-    f"{PARSE}{LATER}"
+    f"{PARSE}{PARSE_SCORE}{LATER}"
     + """
 local function owner_of(field)
   return string.match(field, '^(.*)/') or ''
 end
 if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[7] then return -10 end
 local _, latest = parse(redis.call('HGET', KEYS[1], ARGV[1]))
-local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SCARD', KEYS[4])
 local owner, own, own_bytes, bytes = owner_of(ARGV[1]), 0, #ARGV[3], #ARGV[3]
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -51,11 +51,11 @@ return {new, tonumber(revision)}
 )
 # Returns the revision of the deletion, or 0 if there is no such memory.
 _DELETE = (
-    f"{PARSE}{LATER}"
+    f"{PARSE}{PARSE_SCORE}{LATER}"
     + """
 if ARGV[3] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[3] then return -10 end
 local entry, known = redis.call('HGET', KEYS[1], ARGV[1]), tonumber(ARGV[4])
-local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SCARD', KEYS[4])
 if not entry and known < 0 then return 0 end
 -- Deleted since this server knew of it, as by the same command, whose reply was lost.

@@ -8,6 +8,14 @@ local function parse(entry)
   return digest, tonumber(revision) or 0
 end
 """
+# The revision of a deletion by its score; -1 if it is absent or no server wrote it.
+PARSE_SCORE = """
+local function parse_score(score)
+  local revision = tonumber(score or '') or -1
+  if revision < 0 or revision >= 1e15 or revision % 1 ~= 0 then return -1 end
+  return revision
+end
+"""
 # A revision for now, by the clock of Redis, later than these also where that clock went back.
 LATER = """
 local function later_than(...)
@@ -19,11 +27,12 @@ end
 """
 # KEYS: index, deletions, wanted. ARGV: field, entry, file, prefix of files, and an entry that is
 # known to be damaged, which is replaced in any case, or ''.
-RESTORE = f"""{PARSE}
+RESTORE = f"""{PARSE}{PARSE_SCORE}
 local digest, revision = parse(ARGV[2])
-local entry, deleted = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('ZSCORE', KEYS[2], ARGV[1])
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SISMEMBER', KEYS[3], ARGV[1])  -- fails before anything is written, if it is no set
-if deleted and tonumber(deleted) >= revision then return 0 end
+if deleted >= revision then return 0 end
 local other, latest = parse(entry)
 if entry ~= ARGV[5] and (latest > revision or (latest == revision and other ~= digest)) then
   return 0
@@ -36,7 +45,7 @@ return 1
 """
 # KEYS: index, deletions, wanted. ARGV: prefix of files, then fields and the revisions of their
 # deletions. Returns how many memories were deleted again.
-DELETE_AGAIN = f"""{PARSE}
+DELETE_AGAIN = f"""{PARSE}{PARSE_SCORE}
 local deleted = 0
 redis.call('ZCARD', KEYS[2])
 redis.call('SCARD', KEYS[3])
@@ -47,7 +56,9 @@ for i = 2, #ARGV, 2 do
   if not entry or (latest >= 0 and latest <= revision) then
     redis.call('DEL', ARGV[1] .. field)
     deleted = deleted + redis.call('HDEL', KEYS[1], field)
-    redis.call('ZADD', KEYS[2], 'GT', ARGV[i + 1], field)
+    if parse_score(redis.call('ZSCORE', KEYS[2], field)) < revision then
+      redis.call('ZADD', KEYS[2], ARGV[i + 1], field)
+    end
     redis.call('SREM', KEYS[3], field)
   end
 end

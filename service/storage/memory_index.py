@@ -41,6 +41,11 @@ class Version(NamedTuple):
         return f"{self.sha256} {self.revision}"
 
 
+def parse_score(score: float | None) -> int:
+    """Return the revision of a deletion by its score in Redis, or -1 if no server wrote it."""
+    return int(score) if score is not None and 0 <= score < 1e15 and score % 1 == 0 else -1
+
+
 class _Content(BaseModel):
     format: Literal[1] = 1
     versions: dict[str, list[Version]] = {}

@@ -16,7 +16,7 @@ from models.memories import MemoryFileError, read_card
 from service.storage.memories import unavailable, unknown_memory
 from service.storage.memories_redis_scripts import DELETE_AGAIN, REPAIR, RESTORE, WANT
 from service.storage.memory_copies import MemoryCopies, is_field
-from service.storage.memory_index import Version
+from service.storage.memory_index import Version, parse_score
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
 INDEX = f"{PREFIX}memories"  # the `Version` of each file, by field: `id` or `owner/id`
@@ -233,11 +233,14 @@ class MemorySync:
         if not absent:
             return []
         with self._link.guard(PART):
-            times: Any = self._link.sync_client.zmscore(DELETIONS, absent)
+            scores: Any = self._link.sync_client.zmscore(DELETIONS, absent)
         deleted, lacking = dict[str, int](), list[str]()
-        for field, time_ms in zip(absent, times, strict=True):
-            if time_ms is not None and time_ms >= self.get_revision(field):
-                deleted[field] = int(time_ms)
+        for field, score in zip(absent, scores, strict=True):
+            revision = parse_score(score)
+            if score is not None and revision < 0:
+                self._link.report_damaged(PART, f"{DELETIONS} {field}", "this is no revision")
+            if revision >= self.get_revision(field):
+                deleted[field] = revision
                 continue
             if field in self._copies.versions:
                 lacking.append(field)

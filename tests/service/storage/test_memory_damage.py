@@ -169,6 +169,43 @@ def test_damaged_values_in_redis_are_restored(
     assert one.events["lost", "memories"] == 0
 
 
+@pytest.mark.parametrize("score", [float("inf"), float("-inf"), 1e300, 1e15, 1.5, -5])
+def test_a_deletion_of_a_damaged_revision_deletes_nothing(
+    redis_server: RedisStart, peer: Callable[..., Peer], score: float
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    for i, name in enumerate("mno"):
+        one.store.put(name, file_of(i))
+    one.store.delete("o")
+    before = one.cards()
+    redis.client.hdel("basin:memories", "m")
+    redis.client.zadd("basin:memories:deleted", dict.fromkeys("mnop", score))
+    assert one.cards() == before
+    assert one.events["damaged", "memories"] > 0
+    assert redis.client.zscore("basin:memories:deleted", "m") is None  # it was restored
+    assert one.store.put("p", file_of(3))
+    assert not one.store.put("n", file_of(4))
+    redis.client.zadd("basin:memories:deleted", {"p": score})
+    one.store.delete("p")
+    assert 0 < (redis.client.zscore("basin:memories:deleted", "p") or 0) < 1e15
+    assert one.cards() == peer(redis, "b").cards() == before | {"n": card_of(4)}
+
+
+def test_a_deletion_of_a_damaged_revision_is_written_again(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    one.store.put("m", file_of(0))
+    one.store.delete("m")
+    revision = redis.client.zscore("basin:memories:deleted", "m")
+    redis.client.zadd("basin:memories:deleted", {"m": float("inf")})
+    redis.client.set("basin:history", "new")
+    one.probe()
+    assert redis.client.zscore("basin:memories:deleted", "m") == revision
+
+
 def test_a_damaged_entry_that_only_redis_has_is_for_the_operator(
     redis_server: RedisStart, peer: Callable[..., Peer]
 ) -> None:

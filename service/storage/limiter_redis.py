@@ -12,19 +12,23 @@ from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableEr
 # Buckets are as many as names of keys, and stay: what has an end would make room for answers.
 # What is stored is checked, since the clock may have been ahead, or another program wrote it: a
 # bucket is at most empty, so nothing waits longer than it takes to fill, and one without a number
-# is full. A second is what clocks are corrected by in normal use.
+# is full. A second is what clocks are corrected by in normal use. Behind the time is how long the
+# bucket took to fill, which tells a limit that was lowered from a clock that was ahead.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local took, content = tonumber(ARGV[1]), tonumber(ARGV[2])
 local stored, full, is_damaged = redis.pcall('GET', KEYS[1]), now, 0
 if stored then
-  local number = type(stored) == 'string' and string.match(stored, '^%-?%d+%.?%d*$')
+  local number, fills
+  if type(stored) == 'string' then
+    number, fills = string.match(stored, '^(%-?%d+%.?%d*) ?(%d*%.?%d*)$')
+  end
   full = number and tonumber(number) or now
-  if not number or full > now + content + 1 then is_damaged = 1 end
+  if not number or full > now + (tonumber(fills) or content) + 1 then is_damaged = 1 end
   if full > now + content or not number then
     full = math.min(full, now + content)
-    redis.call('SET', KEYS[1], string.format('%.6f', full))
+    redis.call('SET', KEYS[1], string.format('%.6f %.6f', full, content))
   end
 end
 full = math.max(full, now) + took
@@ -32,7 +36,7 @@ local late = full - now - content
 if late > 1e-6 + 1e-9 * (full - now) then
   return {string.format('%.6f', late), is_damaged}
 end
-redis.call('SET', KEYS[1], string.format('%.6f', full))
+redis.call('SET', KEYS[1], string.format('%.6f %.6f', full, content))
 return {'0', is_damaged}
 """
 

@@ -98,6 +98,8 @@ class RedisClient:
         self.count = count
         self._run_id: str | None = None  # of the process of Redis; None until there was one
         self._restored: tuple[str, str] | None = None  # process and history; None at first
+        self._counted: tuple[str, str] | None = None  # the latest change that was counted
+        self._leads_elsewhere = False  # whether a new connection met another process of Redis
         self._restores: list[Callable[[], object]] = []
         self.is_restoring = False
         self.is_available = True  # until a command fails
@@ -163,6 +165,9 @@ class RedisClient:
     async def probe(self) -> None:
         """Find out whether Redis is available, and restore what it has lost."""
         try:
+            if self._leads_elsewhere:
+                await self._prober.connection_pool.disconnect()
+                self._leads_elsewhere = False
             identity = await self._read_identity()
             if identity != self._restored:
                 await self._restore(*identity)
@@ -237,8 +242,10 @@ class RedisClient:
             run_id = ""
         try:
             history: Any = await self._prober.get(HISTORY)
-        except faults.ResponseError:  # of another type: what was there is lost
-            await self._prober.delete(HISTORY)
+        except faults.ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            await self._prober.delete(HISTORY)  # what was there is lost
             history = None
         if history is None:
             await self._prober.set(HISTORY, secrets.token_hex(8), nx=True)
@@ -254,7 +261,10 @@ class RedisClient:
         if self._restored is not None:  # else this server has seen no other
             change = "restarted" if history == self._restored[1] else "replaced"
             self._set(False, f"Redis was {change}; restoring what it lost")
-            self.count("changes", change, 1)
+            if (run_id, history) != self._counted:  # and not a second try
+                self._counted = run_id, history
+                self.count("changes", change, 1)
+            await self._disconnect()  # from the one before, which may still answer
         self._run_id, self.is_restoring = run_id, True
         try:
             for restore in self._restores:
@@ -268,6 +278,11 @@ class RedisClient:
                     self.count("failures", "restore", 1)
         finally:
             self.is_restoring = False
+
+    async def _disconnect(self) -> None:
+        await self.async_client.connection_pool.disconnect()
+        for client in (self.sync_client, self.blocking_client):
+            client.connection_pool.disconnect()
 
     async def _check_settings(self) -> None:
         """Log warnings about the settings, unless they are those of the last time."""
@@ -287,9 +302,13 @@ class RedisClient:
         self._admit(await read_run_id_async(connection))
 
     def _admit(self, run_id: str) -> None:
+        """Let a new connection through, if it leads to the Redis that is known and restored."""
+        if not self.is_available and not _RESTORING.get():  # a command is sent a second time
+            raise RedisReplacedError("Redis is unavailable")
         if self._run_id is None:
             self._run_id = run_id
         if run_id != self._run_id:
+            self._leads_elsewhere = True
             raise RedisReplacedError("Redis was restarted or replaced")
 
     def _look_again(self) -> None:

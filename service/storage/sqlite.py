@@ -119,7 +119,7 @@ def _lock(db: sqlite3.Connection, wal: Path) -> None:
     """Lock the file, unless its log is damaged: that stays as it is, to be looked into."""
     damage, copy = find_wal_damage(wal), wal.with_name(f"{wal.name}.copy")
     if damage is not None:
-        shutil.copyfile(wal, copy)
+        shutil.copy(wal, copy)  # with its mode: others may not read it
     try:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")

@@ -94,7 +94,7 @@ class Holders:
         await asyncio.gather(self._tasks[name], return_exceptions=True)
 
 
-def test_a_free_place_goes_to_whoever_holds_fewest() -> None:
+def test_a_free_place_goes_to_the_owner_that_holds_fewest() -> None:
     async def main() -> None:
         holders = Holders(FairSemaphore(2))
         await holders.start("a1", "a2", "a3", "a4", "b1", "b2")

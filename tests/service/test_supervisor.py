@@ -166,7 +166,7 @@ def test_a_thread_that_fails_at_shutdown_ends(supervisor):
 
 
 class _Faulty:
-    """A server whose background tasks fail while told so."""
+    """A server whose background tasks fail while a file says so."""
 
     def __init__(
         self, server: Server, folder: Path, headers: dict[str, str], scraper: dict[str, str]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,14 @@ from service.storage.graphs import (
     Schema,
     SqliteGraphLog,
     Update,
+    WatchSettings,
 )
 from service.storage.graphs.redis import RedisGraphLog
 from service.storage.redis_client import RedisClient
 from tests.support.redis_server import RedisServer
 
 SCHEMA = Schema(("a",), ("only",))
+WATCH = WatchSettings("m", threshold=0.5, webhook="https://a.b/c")
 ROOM = GraphLimits(max_graphs=3, max_nodes=1000, max_edges=2000)
 NONE = np.empty((0, 1), np.float32)
 NONE_OF_ONE = np.zeros((1, 1), np.float32)
@@ -37,6 +40,12 @@ def ring(nodes: int) -> DynamicGraph:
     x = row[:, None].astype(np.float32)
     graph = Graph(x, np.stack([row, (row + 1) % nodes]))
     return DynamicGraph(SCHEMA, GraphSnapshot(graph, list(range(nodes)), 0))
+
+
+def watched_ring(nodes: int) -> DynamicGraph:
+    row = np.arange(nodes)
+    graph = Graph(np.zeros((nodes, 1), np.float32), np.stack([row, (row + 1) % nodes]))
+    return DynamicGraph(SCHEMA, GraphSnapshot(graph, list(range(nodes)), 0), WATCH)
 
 
 async def put(store: GraphStore, id: str, graph: DynamicGraph) -> tuple[GraphMetadata, bool]:
@@ -88,6 +97,30 @@ async def in_redis(
     finally:
         await asyncio.to_thread(store.close)
         await link.close()
+
+
+@dataclass
+class Servers:
+    """Stores of servers on one Redis, and what each of them counted."""
+
+    redis: RedisServer
+    stores: list[GraphStore]
+    events: list[list[tuple[str, str, int]]] = field(default_factory=list)
+
+    def count(self, store: int, event: str) -> int:
+        return sum(number for name, _, number in self.events[store] if name == event)
+
+
+@asynccontextmanager
+async def on_redis(server: RedisServer, number: int = 2) -> AsyncIterator[Servers]:
+    """Stores of as many servers, each with events of its own."""
+    async with AsyncExitStack() as stack:
+        events: list[list[tuple[str, str, int]]] = [[] for _ in range(number)]
+        stores = [
+            await stack.enter_async_context(in_redis(server, ROOM, 1 << 30, counted))
+            for counted in events
+        ]
+        yield Servers(server, stores, events)
 
 
 async def probe(store: GraphStore) -> None:

@@ -99,10 +99,10 @@ class GraphWriter(Writer):
         gone = rng.sample(list(nodes), min(rng.randint(0, 2), len(nodes) - 1))
         changed = {f"n{rng.randrange(200)}": self._features() for _ in range(rng.randint(1, 5))}
         after = {name: x for name, x in nodes.items() if name not in gone} | changed
-        kept = {edge for edge in edges if not set(edge) & set(gone)}
+        remaining = {edge for edge in edges if not set(edge) & set(gone)}
         added = self._edges(list(after), 4)
         body = {"delete_nodes": gone, "nodes": _rows(changed), "edges": _ends(added)}
-        content = (after, frozenset(kept | added))
+        content = (after, frozenset(remaining | added))
         return "PATCH", f"/graphs/{id}", body, {}, self.contents | {id: content}
 
     def _features(self) -> tuple[float, ...]:

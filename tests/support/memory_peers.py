@@ -28,6 +28,14 @@ def card_of(seed: int) -> MemoryCard:
     return load_memory(file_of(seed))[0]
 
 
+def open_memory_store(link: RedisClient, folder: Path, max_count: int) -> RedisMemoryStore:
+    """Open the memories of the server with this folder; those that ship lie beside it."""
+    ships = folder.parent / "ships"
+    store = RedisMemoryStore(ships, folder / "own", max_count, 1 << 20, link)
+    store.prepare()
+    return store
+
+
 class Peer:
     """The memories of one server, on a Redis that it knows."""
 
@@ -35,9 +43,7 @@ class Peer:
         self.folder, self.redis = folder, redis
         self.events = Counter[tuple[str, str]]()
         self.link = RedisClient(redis.url, 0.5, self.count)
-        ships = folder.parent / "ships"
-        self.store = RedisMemoryStore(ships, folder / "own", max_count, 1 << 20, self.link)
-        self.store.prepare()
+        self.store = open_memory_store(self.link, folder, max_count)
         self.probe()
 
     def count(self, event: RedisEvent, label: str, number: int) -> None:
@@ -62,15 +68,6 @@ class Peer:
         with pytest.raises(Problem) as error:
             act()
         return error.value.kind
-
-
-def go_back(redis: RedisServer, snapshot: Path | None = None) -> None:
-    """Restart Redis with the data of a snapshot, or with none."""
-    redis.kill()
-    shutil.rmtree(redis.folder / "appendonlydir")
-    if snapshot is not None:
-        shutil.copytree(snapshot, redis.folder / "appendonlydir")
-    redis.start()
 
 
 def take_snapshot(redis: RedisServer, folder: Path) -> Path:

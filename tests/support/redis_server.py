@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import redis
@@ -15,6 +17,7 @@ from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service.storage.redis_client import RedisClient
 from service.storage.redis_settings import check_redis_settings
 
 SERVER = shutil.which("redis-server")
@@ -59,6 +62,14 @@ class RedisServer:
         self.kill()
         self.client.close()
 
+    def restart_from(self, snapshot: Path | None = None) -> None:
+        """Start it anew with the files of a snapshot, or with none."""
+        self.kill()
+        shutil.rmtree(self.folder / "appendonlydir")
+        if snapshot is not None:
+            shutil.copytree(snapshot, self.folder / "appendonlydir")
+        self.start()
+
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
@@ -76,3 +87,13 @@ class RedisServer:
                 await client.aclose()
 
         return asyncio.run(check())
+
+
+@asynccontextmanager
+async def open_client(server: RedisServer, timeout_s: float = 0.3) -> AsyncIterator[RedisClient]:
+    """A client of a server of ours, which has not probed Redis yet."""
+    link = RedisClient(server.url, timeout_s)
+    try:
+        yield link
+    finally:
+        await link.close()

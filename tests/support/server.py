@@ -61,7 +61,7 @@ def end_with_module(started: dict[str, list[Server]]) -> Iterator[None]:
 
 def _end(servers: list[Server]) -> None:
     for server in servers:
-        server.process.kill()  # how they end when told to is tested where it matters
+        server.process.kill()  # an orderly end is tested where it matters
     for server in servers:
         server.process.wait(30)
 

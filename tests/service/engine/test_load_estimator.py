@@ -162,7 +162,7 @@ def test_what_would_be_late_is_refused_until_it_would_not_be() -> None:
         admission.require_turn("a", True, 0.25, LARGE, 1.0)  # no client waits for a job
 
 
-def test_a_request_that_takes_longer_than_its_deadline_by_itself_is_told_so() -> None:
+def test_the_refusal_of_a_request_that_takes_longer_than_its_deadline_says_so() -> None:
     load = LoadEstimator()
     admission = Admission(8, None, load)
     _measure(load, ("a", False), LARGE, LARGE_S)

@@ -87,7 +87,7 @@ def test_changed_bytes_never_make_another_graph(graphs, tmp_path, suffix, share)
             with closing(sqlite3.connect(path)) as db:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         file = path.with_name(path.name + suffix)
-        # Damage to the last commit of a log cannot be told from one that was not finished.
+        # Damage to the last commit of a log looks like one that was not finished.
         flip_bytes(file, Random(seed), share, stop=-3 * 4120 if suffix else None)
         for id, content in read_graphs(path).items():
             assert content in (contents[id], "graphs-unavailable"), f"seed {seed}: {id}"

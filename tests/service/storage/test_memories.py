@@ -9,20 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 
 import service.storage.memories
-from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
+from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard
 from service.errors import Problem
 from service.storage.memories import MemoryStore
 from tests.support.damage import flip_bytes
-
-
-def file_of(seed: int) -> bytes:
-    items = np.random.default_rng(seed).standard_normal((20, 6)).astype(np.float32)
-    return dump_memory(items, MemoryCard.from_memory(Memory.from_items("vectors", items), items))
-
+from tests.support.memory_peers import file_of
 
 ONE = 20 * 6 * 4 + 20 * 4  # bytes of patterns and lengths
 

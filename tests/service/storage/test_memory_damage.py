@@ -12,7 +12,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from service.storage.memory_copies import claim_folder
-from tests.support.memory_peers import Peer, card_of, file_of, flip, go_back
+from tests.support.memory_peers import Peer, card_of, file_of, flip
 from tests.support.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
@@ -50,7 +50,7 @@ def test_a_copy_that_changes_without_a_trace_is_not_sampled_or_uploaded(
     assert one.store.get("m")[0] == card_of(0)
     flip(one.copy("m"))
     stamp["m"] = one.copy("m").stat().st_ino, one.copy("m").stat().st_mtime_ns, stamp["m"][2]
-    go_back(redis)
+    redis.restart_from()
     one.probe()
     assert not redis.client.keys("basin:memory:*")
     assert one.problem(lambda: one.store.get("m")) == "unknown-memory"
@@ -70,7 +70,7 @@ def test_what_is_lost_everywhere_is_counted_and_all_else_served(
     assert one.problem(lambda: one.store.get("m")) == "memories-unavailable"  # not: unknown
     assert set(one.cards()) == {"n", "shipped"}
     redis.start()
-    go_back(redis)
+    redis.restart_from()
     one.probe()
     assert one.events["lost", "memories"] == 1
     assert one.problem(lambda: one.store.get("m")) == "unknown-memory"
@@ -95,7 +95,7 @@ def test_without_an_index_a_deletion_still_deletes(
     flip(index, 100) if damaged_index else index.unlink()
     again = peer(redis, "a")
     assert again.cards() == two.cards()
-    go_back(redis)
+    redis.restart_from()
     again.probe()
     assert again.cards() == {"n": card_of(7), "o": card_of(2), "shipped": card_of(99)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory_peers import Peer, card_of, file_of, go_back, take_snapshot
+from tests.support.memory_peers import Peer, card_of, file_of, take_snapshot
 from tests.support.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
@@ -52,7 +52,7 @@ def test_a_redis_that_is_older_gets_back_what_was_changed_since(
     one.store.delete("again")
     one.store.put("again", file_of(11))
     one.store.scoped_to("alice").put("new", file_of(12))
-    go_back(redis, snapshot)
+    redis.restart_from(snapshot)
     two.probe()  # has nothing newer, and may be asked first
     assert two.store.get("replaced")[0] == card_of(0)
     one.probe()
@@ -76,7 +76,7 @@ def test_a_change_after_the_loss_is_later_than_what_was_lost(
     one.probe()
     one.store.put("m", file_of(2))
     one.store.delete("n")
-    go_back(redis, snapshot)
+    redis.restart_from(snapshot)
     two.probe()
     two.store.put("m", file_of(3))
     two.store.put("n", file_of(4))
@@ -97,7 +97,7 @@ def test_servers_that_restore_side_by_side_agree(
         for server in servers[: turn % 3 + 1]:
             server.cards()  # the others have older contents of some
         latest = {name: card_of(3 * turn + i) for i, name in enumerate("xyz")}
-        go_back(redis)
+        redis.restart_from()
         threads = [threading.Thread(target=server.probe) for server in servers]
         for thread in threads:
             thread.start()
@@ -117,7 +117,7 @@ def test_a_loss_in_part_is_counted_too(
     one.probe()
     one.store.put("m", file_of(1))
     one.copy("m").unlink()
-    go_back(redis, snapshot)
+    redis.restart_from(snapshot)
     one.probe()
     assert one.events["lost", "memories"] == 1
     assert one.store.get("m")[0] == card_of(0)
@@ -133,7 +133,7 @@ def test_a_server_that_was_killed_before_it_wrote_the_file_still_has_the_old_one
         patched.setattr("service.storage.memory_copies.write_file", lambda path, raw: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             one.store.put("m", file_of(1))
-    go_back(redis)
+    redis.restart_from()
     again = peer(redis, "a")
     assert again.store.get("m")[0] == card_of(0)
     assert again.events["lost", "memories"] == 1  # the content that was not acknowledged
@@ -144,7 +144,7 @@ def test_limits_refuse_no_restore(redis_server: RedisStart, peer: Callable[..., 
     one = peer(redis, "a")
     for i in range(3):
         one.store.put(f"m{i}", file_of(i))
-    go_back(redis)
+    redis.restart_from()
     smaller = peer(redis, "a", max_count=1)
     assert len(smaller.cards()) == 4
     assert redis.client.hlen("basin:memories") == 3
@@ -158,7 +158,7 @@ def test_a_full_redis_is_restored_when_it_has_room(
     redis = redis_server()
     one = peer(redis, "a")
     one.store.put("m", file_of(0))
-    go_back(redis)
+    redis.restart_from()
     redis.client.set("basin:history", "new")
     redis.client.config_set("maxmemory", 1)
     one.probe()

@@ -226,7 +226,7 @@ def test_what_is_no_bucket_is_a_full_one(redis_server: RedisStart) -> None:
                     server.client.set("basin:q", value)
                     await attempt("q", 400, QUOTA)
                     assert await limiter.take("q", 600, QUOTA) == 0, value
-                    float(server.client.get("basin:q"))  # a number again
+                    assert [float(part) for part in server.client.get("basin:q").split()]
             for write in (server.client.lpush, server.client.sadd):
                 server.client.delete("basin:q")
                 write("basin:q", "x")
@@ -296,3 +296,15 @@ def test_a_server_computes_what_is_damaged_and_serves_none_of_it(
         assert 'basin_redis_damaged_total{part="cache"} 1.0' in metrics
         wait_until(lambda: store.client.get(name) == entry)  # and stored anew
         second.process.kill()
+
+
+def test_a_limit_that_was_lowered_is_no_damage(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        async with linked(redis_server()) as (link, damaged):
+            limiter = RedisLimiter(link)
+            assert await limiter.take("rate:t", 60, TokenBucket(60, 1)) == 0
+            late_s = await limiter.take("rate:t", 1, TokenBucket(10, 1))
+            assert 0 < late_s <= 10
+            assert damaged == []
+
+    asyncio.run(play())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from service.storage.redis_client import RedisClient, RedisUnavailableError
+from tests.support.chaos.proxy import Proxy
 from tests.support.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
@@ -16,11 +17,11 @@ RedisStart = Callable[..., RedisServer]
 class Watched:
     """A client with a function that restores, and what was counted."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, url: str) -> None:
         self.events: list[tuple[str, str]] = []
         self.restored: list[bool] = []  # whether others were refused meanwhile
         self.link = RedisClient(
-            server.url, 0.5, lambda event, label, number: self.events.append((event, label))
+            url, 0.5, lambda event, label, number: self.events.append((event, label))
         )
         self.link.add_restore(self.restore)
 
@@ -35,7 +36,7 @@ def test_no_command_reaches_a_restarted_redis_before_it_is_restored(
 ) -> None:
     async def play() -> None:
         server = redis_server("--appendfsync", "always")
-        watched = Watched(server)
+        watched = Watched(server.url)
         link = watched.link
         await link.probe()
         assert watched.restored == [False]  # at first only this server may be older
@@ -68,7 +69,7 @@ def test_no_command_reaches_a_restarted_redis_before_it_is_restored(
 def test_a_redis_that_was_emptied_is_another_one(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()
-        one, two = Watched(server), Watched(server)
+        one, two = Watched(server.url), Watched(server.url)
         await one.link.probe()
         await two.link.probe()
         server.client.flushall()
@@ -91,7 +92,7 @@ def test_a_redis_that_was_emptied_is_another_one(redis_server: RedisStart) -> No
 def test_what_was_not_restored_is_tried_again(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()
-        watched = Watched(server)
+        watched = Watched(server.url)
         await watched.link.probe()
         calls: list[int] = []
 
@@ -135,13 +136,65 @@ def test_a_user_that_may_not_read_the_id_of_the_process(redis_server: RedisStart
 def test_a_history_of_another_type_is_lost(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()
-        watched = Watched(server)
+        watched = Watched(server.url)
         await watched.link.probe()
         server.client.delete("basin:history")
         server.client.rpush("basin:history", "x")
         await watched.link.probe()
         assert watched.link.state == "up"
         assert ("changes", "replaced") in watched.events
+        await watched.link.close()
+
+    asyncio.run(play())
+
+
+def test_open_connections_to_a_redis_that_was_replaced_are_closed(
+    redis_server: RedisStart,
+) -> None:
+    async def play() -> None:
+        old, new = redis_server(), redis_server()
+        proxy = Proxy(old.port)
+        watched = Watched(f"redis://127.0.0.1:{proxy.port}/0")
+        link = watched.link
+        await link.probe()
+        with link.guard("test"):
+            link.sync_client.set("basin:a", 1)
+        proxy.target = new.port  # the old one still answers on the connections that are open
+        link.blocking_client.connection_pool.disconnect()
+        with pytest.raises(RedisUnavailableError), link.guard("test"):
+            link.blocking_client.get("basin:a")  # over a new connection
+        await link.probe()
+        assert watched.events.count(("changes", "replaced")) == 1
+        with link.guard("test"):
+            link.sync_client.set("basin:b", 1)
+            await link.async_client.set("basin:c", 1)
+        assert old.client.exists("basin:b", "basin:c") == 0
+        assert new.client.exists("basin:b", "basin:c") == 2
+        await link.close()
+        proxy.close()
+
+    asyncio.run(play())
+
+
+def test_a_change_is_counted_once_however_often_it_is_restored(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        watched = Watched(server.url)
+        await watched.link.probe()
+        tries: list[int] = []
+
+        def refuse_twice() -> None:
+            tries.append(1)
+            if len(tries) < 3:
+                raise RedisUnavailableError("it went away meanwhile")
+
+        watched.link.add_restore(refuse_twice)
+        server.kill()
+        server.start()
+        for _ in range(3):
+            await watched.link.probe()
+        assert watched.link.state == "up"
+        assert watched.events.count(("changes", "restarted")) == 1
         await watched.link.close()
 
     asyncio.run(play())

@@ -84,9 +84,9 @@ def test_damaged_entries_stop_no_job_and_the_operator_removes_them(
     key = f"basin:job:{jobs[0]['id']}"
     redis.hset(key, "answer", redis.hget(key, "answer")[:-1] + b"?")
     require_kind(client.get(f"/jobs/{jobs[0]['id']}/result"), 410, "job-lost")
-    told = client.get(f"/jobs/{jobs[0]['id']}").json()
-    assert told["status"] == "failed"
-    assert events(client, told)[-1][0] == "failed"
+    failed = client.get(f"/jobs/{jobs[0]['id']}").json()
+    assert failed["status"] == "failed"
+    assert events(client, failed)[-1][0] == "failed"
     assert client.get(f"/jobs/{jobs[1]['id']}/result").status_code == 200
 
     listed = [json.loads(line) for line in site.run_command("list").stdout.splitlines()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +37,6 @@ def on_redis(
     return redis, servers
 
 
-def lose_everything(redis: RedisServer) -> None:
-    redis.kill()
-    shutil.rmtree(redis.folder / "appendonlydir")
-    redis.start()
-
-
 def change(client: httpx.Client, method: str, path: str, patterns: Any = None) -> int:
     """Store or delete a memory as a client does that retries 503; return the last status."""
     deadline = time.monotonic() + 60
@@ -76,7 +69,7 @@ def test_memories_outlive_a_redis_that_lost_everything(
         for i in range(3):
             assert first.put(f"/memories/m{i}", json=PATTERNS).status_code == 201
         assert names(second) == ["m0", "m1", "m2"]
-        for lose in (lose_everything, lambda redis: redis.client.flushall()):
+        for lose in (RedisServer.restart_from, lambda redis: redis.client.flushall()):
             before = names(first)
             lose(redis)
             after = [*before, f"n{len(before)}"]
@@ -95,7 +88,7 @@ def test_memories_outlive_a_redis_that_lost_everything(
             copy = redis.folder / folder / "m1.safetensors"
             assert copy.is_file()
             copy.unlink()
-        lose_everything(redis)
+        redis.restart_from()
         for client in clients:
             wait_until(lambda client=client: names(client) == ["m2", "n3", "n4"])
             assert client.get("/memories/m2").status_code == 200

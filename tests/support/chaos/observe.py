@@ -56,13 +56,7 @@ class Observer:
 
     def _check_graph(self, register: Register, step: Step) -> None:
         is_strict = self._is_strict(step.server)
-        response = self._ask(step, "GET", f"/graphs/{register.name}")
-        if response is None:
-            return
-        if response.status_code == 404:
-            register.observe(None, step.server, is_strict)
-            return
-        if self._is_refused(register, response, is_strict):
+        if self._read(register, step, "graphs", is_strict) is None:
             return
         nodes = set[str]()
         states = [state for state in register.past if isinstance(state, frozenset)]
@@ -81,17 +75,24 @@ class Observer:
     def _check_memory(self, register: Register, step: Step) -> None:
         is_strict = self._is_strict(step.server)
         body = {"memory": register.name, "steps": 1, "num_samples": 1, "beta": 1e4, "seed": 1}
-        response = self._ask(step, "GET", f"/memories/{register.name}")
+        response = self._read(register, step, "memories", is_strict)
         if response is None:
-            return
-        if response.status_code == 404:
-            register.observe(None, step.server, is_strict)
-            return
-        if self._is_refused(register, response, is_strict):
             return
         state = response.json()["patterns"] - 2
         register.observe(state, step.server, is_strict)
         self._ask(step, "POST", "/sample", json=body)
+
+    def _read(
+        self, register: Register, step: Step, path: str, is_strict: bool
+    ) -> httpx.Response | None:
+        """Return the answer about an object that is stored; where it is not, observe that."""
+        response = self._ask(step, "GET", f"/{path}/{register.name}")
+        if response is None:
+            return None
+        if response.status_code == 404:
+            register.observe(None, step.server, is_strict)
+            return None
+        return None if self._is_refused(register, response, is_strict) else response
 
     def _check_stream(self, register: Register, step: Step) -> None:
         if register.possible == {None}:

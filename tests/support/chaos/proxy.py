@@ -17,7 +17,7 @@ class Proxy:
     """
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target  # of connections to come
         self.state: State = "open"
         self._open = asyncio.Event()
         self._open.set()
@@ -61,7 +61,7 @@ class Proxy:
         try:
             if self.state == "cut":
                 return
-            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._target)
+            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self.target)
             try:
                 ways = [self._pass(reader, to_redis), self._pass(from_redis, writer)]
                 running = [asyncio.ensure_future(way) for way in ways]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.support.chaos.world import SERVERS, WORKER
 
-ASKED = {  # with weights
+REQUESTS = {  # with weights
     "put_graph": 3,
     "patch_graph": 8,
     "delete_graph": 1,
@@ -61,7 +61,7 @@ DAMAGES = (
 
 @dataclass(frozen=True)
 class Step:
-    """`kind` of `ASKED` or `FAULTS`; the numbers choose among servers, owners, objects, values."""
+    """`kind` of `REQUESTS` or `FAULTS`; numbers choose among servers, owners, objects, values."""
 
     kind: str
     server: int = 0
@@ -84,7 +84,7 @@ def draw_steps(seed: int) -> list[Step]:
     steps = list[Step]()
     for _ in range(choose.randint(30, 60)):
         is_fault = choose.random() < 0.15
-        kinds = FAULTS if is_fault else ASKED
+        kinds = FAULTS if is_fault else REQUESTS
         [kind] = choose.choices(list(kinds), list(kinds.values()))
         servers = (*SERVERS, WORKER) if kind in ("kill_process", "cut", "stall") else SERVERS
         steps.append(

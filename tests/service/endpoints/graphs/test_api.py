@@ -3,77 +3,30 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from service.endpoints.anomaly.schemas import ScoreResponse
 from service.endpoints.graphs.schemas import GraphBody, GraphList
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.support.bad_score_bodies import SECRET
 from tests.support.checkpoints import FEATURES, RELATIONS
 from tests.support.server import gauge
+from tests.support.stored_graphs import SAFETENSORS, post_score, put_graph, read_graph, read_scores
 
-SAFETENSORS = {"content-type": "application/vnd.safetensors"}
 MODELS = {"et-small": 1, "cdat-small": 2}
 NODE = {"id": "new", "x": [0.5, 0, 0, 0, 1]}
-
-
-@pytest.fixture(scope="module")
-def server(start, checkpoints, wait, answers):
-    one = start(
-        checkpoints=checkpoints,
-        default_anomaly_model="et-small",
-        max_stored_graphs=3,
-        max_stored_nodes=200,
-        max_stored_edges=500,
-        cache_bytes=1 << 20,
-    )
-    wait(lambda: answers(one, "/health/ready", 200))
-    return one
-
-
-@pytest.fixture
-def client(server):
-    with server.client() as client:
-        yield client
-        for graph in client.get("/graphs").json()["graphs"]:
-            assert client.delete(f"/graphs/{graph['id']}").status_code == 204
-
-
-def put(client, graph, id="g"):
-    if isinstance(graph, bytes):
-        return client.put(f"/graphs/{id}", content=graph, headers=SAFETENSORS)
-    return client.put(f"/graphs/{id}", json=graph)
-
-
-def score(client, targets, **rest):
-    body = {"graph_id": "g", "targets": targets, **rest}
-    return client.post("/anomaly/score", json=body)
-
-
-def scored(client, targets, **rest):
-    answer = score(client, targets, **rest)
-    assert answer.status_code == 200, answer.text
-    ScoreResponse.model_validate_json(answer.content, strict=True)
-    return answer.json()
-
-
-def told(answer, status=200):
-    assert answer.status_code == status, answer.text
-    return GraphBody.model_validate_json(answer.content, strict=True)
 
 
 @pytest.mark.parametrize("shape", ["arrays", "rows", "tensors"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape):
     one = sample(3, MODELS[model])
-    found = told(put(client, getattr(one, shape)(model=model)), 201)
-    relations = list(RELATIONS) if MODELS[model] > 1 else found.relations
+    graph = read_graph(put_graph(client, getattr(one, shape)(model=model)), 201)
+    relations = list(RELATIONS) if MODELS[model] > 1 else graph.relations
     edges = np.c_[one.edge_index.T, np.zeros(120) if one.edge_type is None else one.edge_type]
-    assert found == GraphBody(
+    assert graph == GraphBody(
         id="g",
         features=list(FEATURES),
         edge_features=[],
@@ -81,10 +34,10 @@ def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape)
         num_nodes=40,
         num_edges=len(np.unique(edges, axis=0)),
         revision=1,
-        digest=found.digest,
+        digest=graph.digest,
     )
     whole = {"hops": 8, "max_neighbors": 1000}
-    answer = scored(client, one.node_ids[:3], model=model, neighborhood=whole)
+    answer = read_scores(client, one.node_ids[:3], model=model, neighborhood=whole)
     sent = client.post(
         "/anomaly/score", json=one.arrays(model=model, targets=one.node_ids[:3])
     ).json()
@@ -103,10 +56,10 @@ def test_nodes_are_described_as_in_the_whole_graph_that_grew_edge_by_edge(client
     start["graph"] |= {"edge_index": [[], []]}
     if one.edge_type is not None:
         start["graph"]["edge_type"] = []
-    told(put(client, start), 201)
+    read_graph(put_graph(client, start), 201)
     edges = one.rows()["edges"]
     for i in range(0, len(edges), 30):
-        told(client.post("/graphs/g/edges", json={"edges": edges[i : i + 30]}))
+        read_graph(client.post("/graphs/g/edges", json={"edges": edges[i : i + 30]}))
     target = one.node_ids[0]
     near = {target}
     for _ in range(2):
@@ -119,7 +72,7 @@ def test_nodes_are_described_as_in_the_whole_graph_that_grew_edge_by_edge(client
     whole = client.post("/anomaly/score", json=one.rows(model=model, targets=[target])).json()
     for hops in (2, 8):
         reach = {"hops": hops, "max_neighbors": 100}
-        answer = scored(client, [target], model=model, neighborhood=reach)
+        answer = read_scores(client, [target], model=model, neighborhood=reach)
         assert answer["graph"].items() >= reach.items()
         apart = abs(answer["results"][0]["score"] - whole["results"][0]["score"])
         if hops == 2:
@@ -135,10 +88,10 @@ def test_nodes_are_described_as_in_the_whole_graph_that_grew_edge_by_edge(client
 
 
 def test_energies_are_compared_at_the_reach_of_the_model_alone(client, sample):
-    told(put(client, sample(3).rows(model="et-small")), 201)
+    read_graph(put_graph(client, sample(3).rows(model="et-small")), 201)
     detail = client.get("/models/et-small").json()["neighborhood"]
     assert (detail["hops"], detail["max_neighbors"]) == (2, 32)
-    usual = scored(client, ["n1"], model="et-small")
+    usual = read_scores(client, ["n1"], model="et-small")
     taken = usual["graph"]
     assert (taken["hops"], taken["max_neighbors"]) == (2, 32)
     assert taken["means_revision"] == taken["revision"] == 1
@@ -146,7 +99,7 @@ def test_energies_are_compared_at_the_reach_of_the_model_alone(client, sample):
     of_stored = np.interp(energy, [-60.0, -20.0, 0.0], [0, 50, 100])
     assert usual["convergence"]["energy_percentile"] == pytest.approx(of_stored)
     for reach in ({"hops": 1}, {"max_neighbors": 31}):
-        other = scored(client, ["n1"], model="et-small", neighborhood=reach)["convergence"]
+        other = read_scores(client, ["n1"], model="et-small", neighborhood=reach)["convergence"]
         assert other["energy_percentile"] is None
         assert other["out_of_distribution"] is None
 
@@ -154,39 +107,39 @@ def test_energies_are_compared_at_the_reach_of_the_model_alone(client, sample):
 def test_ids_may_be_a_tensor(client, sample):
     one = sample(3)
     arrays = {"x": one.x, "edge_index": one.edge_index, "node_ids": np.arange(1000, 1040)}
-    told(put(client, safetensors.numpy.save(arrays)), 201)
-    assert scored(client, [1007])["results"][0]["node_id"] == 1007
+    read_graph(put_graph(client, safetensors.numpy.save(arrays)), 201)
+    assert read_scores(client, [1007])["results"][0]["node_id"] == 1007
     twice = {"request": json.dumps({"node_ids": one.node_ids})}
-    both = put(client, safetensors.numpy.save(arrays, twice))
+    both = put_graph(client, safetensors.numpy.save(arrays, twice))
     refused(both, 422, "invalid-graph", "/node_ids")
-    few = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(39)}))
+    few = put_graph(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(39)}))
     refused(few, 422, "invalid-graph", "/node_ids")
-    same = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(40) // 2}))
+    same = put_graph(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(40) // 2}))
     refused(same, 422, "invalid-graph", "/node_ids/0")
 
 
 def test_the_same_seed_is_the_same_answer_and_the_cache_has_none(client, sample):
-    told(put(client, sample(3).rows()), 201)
+    read_graph(put_graph(client, sample(3).rows()), 201)
     knobs = {"hops": 2, "max_neighbors": 2, "seed": 7}
-    first = scored(client, ["n1"], neighborhood=knobs)
-    again = score(client, ["n1"], neighborhood=knobs)
+    first = read_scores(client, ["n1"], neighborhood=knobs)
+    again = post_score(client, ["n1"], neighborhood=knobs)
     assert "x-cache" not in again.headers
     assert again.json()["results"] == first["results"]
     sizes = {
-        scored(client, ["n1"], neighborhood=knobs | {"seed": s})["graph"]["num_edges"]
+        read_scores(client, ["n1"], neighborhood=knobs | {"seed": s})["graph"]["num_edges"]
         for s in range(8)
     }
     assert len(sizes) > 1
     client.post("/graphs/g/nodes", json={"nodes": [{"id": "n1", "x": [9, 9, 9, 9, 9]}]})
-    changed = scored(client, ["n1"], neighborhood=knobs)
+    changed = read_scores(client, ["n1"], neighborhood=knobs)
     assert changed["results"] != first["results"]
     assert changed["graph"]["revision"] == 2
 
 
 def test_a_graph_changes_all_at_once(client, server, sample):
-    before = told(put(client, sample(3).rows()), 201)
+    before = read_graph(put_graph(client, sample(3).rows()), 201)
     by_name = {"id": "newer", **dict.fromkeys(FEATURES, 1.0)}
-    after = told(
+    after = read_graph(
         client.patch(
             "/graphs/g",
             json={
@@ -199,26 +152,28 @@ def test_a_graph_changes_all_at_once(client, server, sample):
     )
     assert after.num_nodes == before.num_nodes
     assert after.revision == 2
-    refused(score(client, ["n5"]), 422, "invalid-graph", "/targets/0")
-    told(client.post("/graphs/g/nodes", json={"nodes": [by_name]}))
-    told(client.post("/graphs/g/edges", json={"edges": [{"source": "newer", "target": "new"}]}))
-    answer = scored(client, ["newer"], neighborhood={"hops": 1})
+    refused(post_score(client, ["n5"]), 422, "invalid-graph", "/targets/0")
+    read_graph(client.post("/graphs/g/nodes", json={"nodes": [by_name]}))
+    read_graph(
+        client.post("/graphs/g/edges", json={"edges": [{"source": "newer", "target": "new"}]})
+    )
+    answer = read_scores(client, ["newer"], neighborhood={"hops": 1})
     assert answer["graph"]["num_nodes"] == 2
-    last = told(client.get("/graphs/g"))
+    last = read_graph(client.get("/graphs/g"))
     assert gauge(server, "basin_graph_bytes") > 1000
     assert GraphList.model_validate_json(client.get("/graphs").content).graphs == [last]
     assert last.revision == 4
     bad = {"delete_nodes": ["n6"], "nodes": [NODE], "edges": [{"source": "n6", "target": "n1"}]}
     refused(client.patch("/graphs/g", json=bad), 422, "invalid-graph", "/edges/0/source")
-    assert told(client.get("/graphs/g")) == last
+    assert read_graph(client.get("/graphs/g")) == last
     assert client.delete("/graphs/g").status_code == 204
     check(client.get("/graphs/g"), 404, "unknown-graph")
-    refused(score(client, ["n1"]), 404, "unknown-graph", "/graph_id")
+    refused(post_score(client, ["n1"]), 404, "unknown-graph", "/graph_id")
 
 
 def test_whatever_else_an_answer_may_have(client, sample):
-    told(put(client, sample(3).rows()), 201)
-    answer = scored(client, ["n1", "n2"], include=["trace", "attention", "explanation"])
+    read_graph(put_graph(client, sample(3).rows()), 201)
+    answer = read_scores(client, ["n1", "n2"], include=["trace", "attention", "explanation"])
     seeing = answer["reasons"]["attention"][0]["tokens"]
     assert {token["node_id"] for token in seeing} == {"n1", "n2"}
     assert all("explanation" in result for result in answer["results"])
@@ -285,7 +240,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_stored(client, sample, case):
-    before = told(put(client, sample(3).rows()), 201)
+    before = read_graph(put_graph(client, sample(3).rows()), 201)
     method, path, body, status, kind = BAD[case]
     headers, raw = {"content-type": "application/json"}, body
     if isinstance(body, tuple):
@@ -293,7 +248,7 @@ def test_what_cannot_be_stored(client, sample, case):
     elif isinstance(body, dict):
         raw = json.dumps(body).encode()
     check(client.request(method, path, content=raw, headers=headers), status, kind)
-    assert told(client.get("/graphs/g")) == before
+    assert read_graph(client.get("/graphs/g")) == before
 
 
 @pytest.mark.parametrize(
@@ -311,7 +266,7 @@ def test_what_cannot_be_stored(client, sample, case):
     ],
 )
 def test_what_cannot_be_scored(client, sample, rest, kind, where):
-    told(put(client, sample(3).rows()), 201)
+    read_graph(put_graph(client, sample(3).rows()), 201)
     body = {"graph_id": "g", "targets": ["n1"], **rest}
     refused(client.post("/anomaly/score", json=body), 422, kind, where)
 
@@ -323,83 +278,9 @@ def test_a_neighbourhood_without_a_graph_is_refused(client, sample):
 
 def test_there_is_only_so_much_room(client, sample):
     for id in ("a", "b", "c"):
-        told(put(client, sample(3).rows(), id), 201)
-    check(put(client, sample(3).rows(), "d"), 507, "store-full")
-    check(put(client, sample(3, nodes=150).rows(), "c"), 507, "store-full")
+        read_graph(put_graph(client, sample(3).rows(), id), 201)
+    check(put_graph(client, sample(3).rows(), "d"), 507, "store-full")
+    check(put_graph(client, sample(3, nodes=150).rows(), "c"), 507, "store-full")
     nodes = [{"id": i, "x": [0] * 5} for i in range(81)]
     check(client.post("/graphs/a/nodes", json={"nodes": nodes}), 507, "store-full")
-    told(client.post("/graphs/a/nodes", json={"nodes": nodes[:80]}))
-
-
-def test_writers_and_readers_at_once(client, server, sample):
-    """Each update adds a node with edges to two others: no answer has seen a part of it."""
-    base = {"nodes": [{"id": i, "x": [i, 0, 0, 0, 0]} for i in (0, 1)], "edges": []}
-    told(put(client, base), 201)
-    statuses, sizes = [], []
-    over = threading.Event()
-
-    def write(start):
-        with server.client() as own:
-            for id in range(start, start + 30):
-                change = {
-                    "nodes": [{"id": id, "x": [0, 0, 0, 0, 1]}],
-                    "edges": [{"source": id, "target": end} for end in (0, 1)],
-                }
-                statuses.append(own.patch("/graphs/g", json=change).status_code)
-
-    def read():
-        with server.client() as own:
-            while not over.is_set():
-                answer = score(own, [0, 1], neighborhood={"max_neighbors": 500}).json()["graph"]
-                sizes.append((answer["num_nodes"], answer["num_edges"]))
-
-    writers = [threading.Thread(target=write, args=(start,)) for start in (100, 200, 300, 400)]
-    reader = threading.Thread(target=read)
-    for thread in (reader, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    over.set()
-    reader.join()
-    assert statuses == [200] * 120
-    assert len(sizes) > 3
-    assert all(edges == 2 * (nodes - 2) for nodes, edges in sizes)
-    found = told(client.get("/graphs/g"))
-    assert (found.num_nodes, found.num_edges, found.revision) == (122, 240, 121)
-
-
-def test_what_was_answered_survives_kill(start, checkpoints, wait, answers, tmp_path, sample):
-    settings = {"checkpoints": checkpoints, "default_anomaly_model": "et-small"}
-    settings |= {"graph_store": tmp_path / "graphs.sqlite"}
-    one = start(**settings)
-    wait(lambda: answers(one, "/health/ready", 200))
-    done = []
-
-    def write():
-        with one.client() as client:
-            for id in range(1000):
-                change = {
-                    "nodes": [{"id": id, "x": [id, 0, 0, 0, 1]}],
-                    "edges": [{"source": id, "target": "n1"}],
-                }
-                try:
-                    answer = client.patch("/graphs/g", json=change)
-                except Exception:
-                    return
-                done.append(answer.json()["revision"])
-
-    with one.client() as client:
-        told(put(client, sample(3).rows()), 201)
-    writer = threading.Thread(target=write)
-    writer.start()
-    wait(lambda: len(done) > 20)
-    one.process.kill()
-    writer.join()
-    two = start(**settings)
-    wait(lambda: answers(two, "/health/ready", 200))
-    with two.client() as client:
-        found = told(client.get("/graphs/g"))
-        assert len(done) <= found.num_nodes - 40 <= len(done) + 1
-        assert found.revision >= done[-1]
-        answer = scored(client, [len(done) - 1, "n1"], neighborhood={"max_neighbors": 1000})
-        assert answer["graph"]["revision"] == found.revision
+    read_graph(client.post("/graphs/a/nodes", json={"nodes": nodes[:80]}))

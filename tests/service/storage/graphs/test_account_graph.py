@@ -18,8 +18,8 @@ from service.storage.graphs import (
     StreamSettings,
     TransactionGraph,
 )
-from tests.service.storage.graphs.test_transaction_graph import AT, RECIPE, ROOM, make_rows
 from tests.support.graph_stores import in_redis, in_sqlite, make_alert, play
+from tests.support.transaction_graphs import AT, RECIPE, ROOM, make_rows
 
 ACCOUNT_RECIPE = TransactionRecipe.model_validate(RECIPE.model_dump() | {"scores": "accounts"})
 SETTINGS = StreamSettings("model", ACCOUNT_RECIPE, None, ACCOUNT_RECIPE.reach)

@@ -11,8 +11,6 @@ import pytest
 
 from service.errors import Problem
 from service.storage.graphs import GraphKey, GraphPast, GraphStore, PastChange, ToScore
-from tests.service.storage.graphs.test_restore import on_redis, stream, watched_ring
-from tests.service.storage.graphs.test_transaction_graph import SETTINGS, make_rows
 from tests.support.graph_stores import (
     ROOM,
     in_redis,
@@ -20,13 +18,16 @@ from tests.support.graph_stores import (
     listed,
     make_alert,
     node,
+    on_redis,
     play,
     probe,
     put,
     ring,
     update,
+    watched_ring,
 )
 from tests.support.redis_server import RedisServer
+from tests.support.transaction_graphs import SETTINGS, make_rows, stream
 
 HEADS, LOG, BASE = "basin:graphs:", "basin:graph:/g:log", "basin:graph:/g:base"
 

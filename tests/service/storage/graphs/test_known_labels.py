@@ -10,12 +10,8 @@ import pytest
 
 from service.errors import Problem
 from service.storage.graphs import NewLabels, NewTransactions, StreamSettings, TransactionGraph
-from tests.service.storage.graphs.test_transaction_graph import (
-    AT,
-    RECIPE,
-    make_rows,
-)
 from tests.support.graph_stores import play
+from tests.support.transaction_graphs import AT, RECIPE, make_rows
 
 SETTINGS = StreamSettings(
     "model",

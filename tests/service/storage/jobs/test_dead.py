@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +13,10 @@ import pytest
 from service.errors import Problem
 from service.storage.jobs.base import MAX_DEAD, JobStore
 from service.storage.jobs.job import Job, Status
-from service.storage.jobs.redis import RedisJobStore
 from service.storage.jobs.sqlite import SqliteJobStore
-from service.storage.redis_client import RedisClient
 from tests.support.job_stores import LIMITS, SENT, add_job, finish_job
 
 Open = Callable[..., JobStore]
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    opened: list[JobStore] = []
-    links: list[RedisClient] = []
-
-    def open_one(keep_s: float = LIMITS.keep_s) -> JobStore:
-        limits = replace(LIMITS, keep_s=keep_s)
-        if request.param == "sqlite":
-            store: JobStore = SqliteJobStore(tmp_path / "jobs.sqlite", limits)
-        else:
-            links.append(RedisClient(request.getfixturevalue("redis_server")().url, 5.0))
-            store = RedisJobStore(links[-1], limits)
-        opened.append(store)
-        store.open()
-        return store
-
-    yield open_one
-    for store in opened:
-        store.close()
-    for link in links:
-        link.blocking_client.close()
 
 
 def kill(store: JobStore, job: Job) -> None:

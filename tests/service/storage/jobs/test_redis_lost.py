@@ -52,15 +52,6 @@ def status_of(store: RedisJobStore, job: Job) -> Status | None:
     return stored and stored.status
 
 
-def go_back(server: RedisServer, copy: Path | None) -> None:
-    """Restart Redis from an older copy of its files, or with none."""
-    server.kill()
-    shutil.rmtree(server.folder / "appendonlydir")
-    if copy is not None:
-        shutil.copytree(copy, server.folder / "appendonlydir")
-    server.start()
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_jobs_of_an_emptied_redis_are_lost_and_every_server_says_so(
     redis_server: Callable[..., RedisServer], is_restarted: bool
@@ -77,7 +68,7 @@ def test_jobs_of_an_emptied_redis_are_lost_and_every_server_says_so(
         assert two.store.delete(deleted.id)
         one.store.expire()  # as each second: it has seen that this one was deleted
         if is_restarted:
-            go_back(server, None)
+            server.restart_from()
         else:
             server.client.flushall()
             with pytest.raises(StoreError, match="lost"):  # not: it never was
@@ -124,7 +115,7 @@ def test_an_older_redis_runs_finished_jobs_again_and_deletes_deleted_ones(
         assert finish_job(one.store, running, b"yes")
         assert two.store.delete(deleted.id)
         later = add_job(one.store)
-        go_back(server, tmp_path / "copy")
+        server.restart_from(tmp_path / "copy")
         for process in (one, two):
             process.link.is_available = False
             await process.link.probe()

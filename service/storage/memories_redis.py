@@ -8,7 +8,7 @@ from typing import Any
 
 from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, MemoryFileError, load_memory
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
-from service.storage.memories_redis_scripts import LATER, PARSE, PARSE_SCORE
+from service.storage.memories_redis_scripts import LATER, PARSE
 from service.storage.memory_copies import claim_folder
 from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
 from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
@@ -20,7 +20,7 @@ _REPLACED = -10  # answer of a script that met another history
 # Redis does not undo what a script wrote, so every key is read before the first write. The limits
 # are those of `MemoryStore._exceeded_limit`, and a refusal is a `StoreLimit`.
 _PUT = (
-    f"{PARSE}{PARSE_SCORE}{LATER}"
+    f"{PARSE}{LATER}"
     + """
 local function owner_of(field)
   return string.match(field, '^(.*)/') or ''
@@ -51,7 +51,7 @@ return {new, tonumber(revision)}
 )
 # Returns the revision of the deletion, or 0 if there is no such memory.
 _DELETE = (
-    f"{PARSE}{PARSE_SCORE}{LATER}"
+    f"{PARSE}{LATER}"
     + """
 if ARGV[3] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[3] then return -10 end
 local entry, known = redis.call('HGET', KEYS[1], ARGV[1]), tonumber(ARGV[4])

@@ -1,15 +1,13 @@
 """Scripts that restore memories in Redis, which is the arbiter: of two versions the later stays."""
 
-# Of an entry its digest and its revision; revision -1 if it is absent or has no such form.
+# Of an entry its digest and its revision, and of a score the revision of the deletion; -1 if it is
+# absent or no server wrote it (`Version.from_entry` and `parse_score` have the same rules).
 PARSE = """
 local function parse(entry)
   local digest, revision = string.match(entry or '', '^(%x+) ?(%d*)$')
   if not digest or #digest ~= 64 or #revision > 15 then return '', -1 end
   return digest, tonumber(revision) or 0
 end
-"""
-# The revision of a deletion by its score; -1 if it is absent or no server wrote it.
-PARSE_SCORE = """
 local function parse_score(score)
   local revision = tonumber(score or '') or -1
   if revision < 0 or revision >= 1e15 or revision % 1 ~= 0 then return -1 end
@@ -27,7 +25,7 @@ end
 """
 # KEYS: index, deletions, wanted. ARGV: field, entry, file, prefix of files, and an entry that is
 # known to be damaged, which is replaced in any case, or ''.
-RESTORE = f"""{PARSE}{PARSE_SCORE}
+RESTORE = f"""{PARSE}
 local digest, revision = parse(ARGV[2])
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
@@ -45,7 +43,7 @@ return 1
 """
 # KEYS: index, deletions, wanted. ARGV: prefix of files, then fields and the revisions of their
 # deletions. Returns how many memories were deleted again.
-DELETE_AGAIN = f"""{PARSE}{PARSE_SCORE}
+DELETE_AGAIN = f"""{PARSE}
 local deleted = 0
 redis.call('ZCARD', KEYS[2])
 redis.call('SCARD', KEYS[3])

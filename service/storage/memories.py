@@ -61,6 +61,8 @@ class MemoryStore:
         self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
         self._writing, self._caching = threading.Lock(), threading.Lock()
         self._cache: OrderedDict[Path, tuple[Stamp, MemoryCard, Memory]] = OrderedDict()
+        self._checking = threading.Lock()
+        self._checked: dict[Path, str] = {}  # SHA-256 of files that were decoded
 
     def scoped_to(self, owner: str) -> MemoryStore:
         """Return the store as the API key of this name sees it."""
@@ -117,7 +119,7 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file, _refuse_damaged(name):
+        with self.open(name) as file:
             return self.read_card(file)
 
     @staticmethod
@@ -128,9 +130,39 @@ class MemoryStore:
     def open(self, name: str) -> BufferedReader:
         """Open the file of a memory; replacing the memory does not affect the open file.
 
+        All of it is read first, so that nothing of a damaged file is sent.
+
         Raises:
-            Problem: there is no such memory, or it cannot be read.
+            Problem: there is no such memory, it cannot be read, or its file is damaged.
         """
+        with _refuse_damaged(name):
+            return self._open_intact(name)
+
+    def _open_intact(self, name: str) -> BufferedReader:
+        """As `open`.
+
+        Raises:
+            MemoryFileError: its file is damaged.
+        """
+        file = self._open(name)
+        try:
+            path, sha256 = Path(file.name), hashlib.file_digest(file, "sha256").hexdigest()
+            if self._checked.get(path) != sha256:
+                with self._checking:  # one at a time: this takes a multiple of its size in memory
+                    file.seek(0)
+                    self._decode(path, file.read())
+                self._checked[path] = sha256
+            file.seek(0)
+        except OSError as error:
+            file.close()
+            raise _unread(Path(file.name), error) from None
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _open(self, name: str) -> BufferedReader:
+        """As `open`, without reading the file."""
         if ID.fullmatch(name):
             for folder in (self._shipped, self._own):
                 path = folder / f"{name}{MEMORY_FILE_SUFFIX}"
@@ -158,7 +190,7 @@ class MemoryStore:
         Raises:
             MemoryFileError: its file is damaged.
         """
-        with self.open(name) as file:
+        with self._open(name) as file:
             path, stamp = Path(file.name), stamp_of(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(path)
@@ -297,6 +329,7 @@ class MemoryStore:
     def _drop(self, path: Path) -> None:
         with self._caching:
             self._cache.pop(path, None)
+            self._checked.pop(path, None)
 
 
 @contextmanager

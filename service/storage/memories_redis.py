@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,18 +103,24 @@ class RedisMemoryStore(MemoryStore):
         self._sync.follow()
         return super().fingerprint()
 
-    def open(self, name: str) -> Any:
+    def _open(self, name: str) -> Any:
         self._sync.follow()
         if ID.fullmatch(name) and not (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
             self._sync.require_served(self._own_field(name))
-        return super().open(name)
+        return super()._open(name)
+
+    def _open_intact(self, name: str) -> Any:
+        return self._try_twice(super()._open_intact, name)
 
     def _load(self, name: str) -> tuple[MemoryCard, Memory]:
+        return self._try_twice(super()._load, name)
+
+    def _try_twice(self, read: Callable[[str], Any], name: str) -> Any:
         try:
-            return super()._load(name)
+            return read(name)
         except MemoryFileError:
             self._sync.doubt(self._own_field(name))  # so that it is read from Redis again
-        return super()._load(name)
+        return read(name)
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_writable_id(name)

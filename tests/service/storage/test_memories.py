@@ -16,7 +16,7 @@ from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard
 from service.errors import Problem
 from service.storage.memories import MemoryStore
 from tests.support.damage import flip_bytes
-from tests.support.memory_peers import file_of
+from tests.support.memory_peers import file_of, flip
 
 ONE = 20 * 6 * 4 + 20 * 4  # bytes of patterns and lengths
 
@@ -131,6 +131,25 @@ def test_a_damaged_file_is_refused_and_others_are_served(
         assert isinstance(card, MemoryCard) or card == "memories-unavailable"
         assert fresh.list_cards()["b"] == fresh.get("b")[0] == store.get("b")[0]
     assert refused > 40
+
+
+def test_a_file_that_was_altered_without_a_trace_is_not_sent(
+    store: MemoryStore, tmp_path: Path, loaded: list[int]
+) -> None:
+    path = tmp_path / "own" / "a.safetensors"
+    card = store.get_card("a")
+    about = path.stat()
+    flip(path)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    for act in (store.open, store.get_card):
+        with pytest.raises(Problem):
+            act("a")
+    flip(path)
+    assert store.get_card("a") == card
+    loaded.clear()
+    with store.open("a") as file:
+        assert file.read() == path.read_bytes()
+    assert not loaded  # its digest is known
 
 
 def test_a_full_disk_keeps_what_is_there(

@@ -57,6 +57,23 @@ def test_a_copy_that_changes_without_a_trace_is_not_sampled_or_uploaded(
     assert one.events["lost", "memories"] == 1
 
 
+def test_a_copy_that_changes_without_a_trace_is_not_sent(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    one = peer(redis_server(), "a")
+    one.store.put("m", file_of(0))
+    stamp = one.store._sync._copies._stamps
+    for place in (-1, 100):
+        flip(one.copy("m"), place)
+        about = one.copy("m").stat()
+        stamp["m"] = about.st_ino, about.st_mtime_ns, about.st_size
+        if place == -1:
+            with one.store.open("m") as file:
+                assert file.read() == file_of(0)
+        else:
+            assert one.store.get_card("m") == card_of(0)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, flip])
 def test_what_is_lost_everywhere_is_counted_and_all_else_served(
     redis_server: RedisStart, peer: Callable[..., Peer], damage: Callable[[Path], None]

@@ -80,6 +80,9 @@ class MemoryStore:
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
 
+    def follow(self) -> None:
+        """Take over what other servers have changed, where they share a Redis."""
+
     def list_cards(self) -> dict[str, MemoryCard]:
         """Return the cards of all memories, by id.
 

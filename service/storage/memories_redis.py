@@ -95,6 +95,9 @@ class RedisMemoryStore(MemoryStore):
         super().prepare()
         self._sync.load()
 
+    def follow(self) -> None:
+        self._sync.follow()
+
     def list_cards(self) -> Any:
         self._sync.follow()
         return super().list_cards()

@@ -195,8 +195,9 @@ def is_field(field: str) -> bool:
 def claim_folder(path: Path) -> Path:
     """Return this folder for copies, or `path-2`, `path-3`, … while others are in use.
 
-    The claim is a POSIX lock of the process, and ends with it. A numbered folder that was in no use
-    for as long as deletions are remembered is emptied, since it would bring back what was deleted.
+    The claim is a POSIX lock of the process, and ends with it. A numbered folder that no process
+    used for as long as deletions are remembered is emptied, since it would bring back what was
+    deleted; a process that uses one touches its index every hour.
     """
     number = 1
     while True:

@@ -28,6 +28,7 @@ _TYPES = {INDEX: "hash", DELETIONS: "zset", WANTED: "set"}
 _KEYS = [INDEX, DELETIONS, WANTED]
 _PATIENCE_S = 1.0
 _AGAIN_S = 5.0  # after which a transfer that failed is tried again
+_LOST_S = 30.0  # in which another server may restore what Redis lacks: each looks every 10 s
 
 
 class _Failure(NamedTuple):
@@ -65,6 +66,7 @@ class MemorySync:
         self._is_loaded = False
         self._unread = dict[str, _Failure]()  # not copied in their last version, so not served
         self._unsent = dict[str, float]()  # refused by Redis, and when to try again
+        self._missing = dict[str, float]()  # last version neither in Redis nor here, and since when
         self._lock = threading.Lock()
         register = link.blocking_client.register_script
         self._restore_script, self._delete_again_script = register(RESTORE), register(DELETE_AGAIN)
@@ -83,6 +85,7 @@ class MemorySync:
             return  # another thread is copying much, and the copies here are recent
         try:
             self._load()
+            self._copies.index.touch()
             self._copies.check()
             self.run_repairing(self._merge)
         except RedisUnavailableError:
@@ -186,17 +189,17 @@ class MemorySync:
             if deletions.get(field, -1) >= version.revision
         }
         self._delete_again(lost_deletions)
-        newer, lacking = dict[str, Version](), list[str]()
+        newer, lacking = dict[str, Version](), self._find_lacking(shared)
+        self._note_missing(shared)
         for field in shared.versions.keys() - lost_deletions.keys():
             version, copy = shared.versions[field], copies.versions.get(field)
-            self._count_if_lost(field, version.revision)
             if copy is None or copy.revision < version.revision:
-                newer[field] = version
+                if field not in self._missing:  # else the last version may come yet
+                    newer[field] = version
             elif copy.revision > version.revision or field in shared.wanted:
                 lacking.append(field)
             elif copy != version:
                 newer[field] = version  # Redis decides between two of one revision
-        lacking += self._find_lacking(shared)
         if not download:
             lacking += self._find_shortened(shared.versions.keys() - newer.keys())
         self._upload(dict.fromkeys(lacking))  # each once
@@ -227,8 +230,7 @@ class MemorySync:
         return shared
 
     def _find_lacking(self, shared: _Shared) -> list[str]:
-        """Return the copies of what Redis has lost; delete those of what was deleted, and count
-        what Redis has lost and this server too."""
+        """Return the copies of what Redis has lost; delete those of what was deleted."""
         absent = sorted(self._copies.fields - shared.versions.keys())
         if not absent:
             return []
@@ -241,11 +243,8 @@ class MemorySync:
                 self._link.report_damaged(PART, f"{DELETIONS} {field}", "this is no revision")
             if revision >= self.get_revision(field):
                 deleted[field] = revision
-                continue
-            if field in self._copies.versions:
+            elif field in self._copies.versions:
                 lacking.append(field)
-            if field not in shared.damaged:
-                self._count_if_lost(field)
         self._delete_copies(deleted)
         return lacking
 
@@ -298,15 +297,23 @@ class MemorySync:
             structlog.get_logger().warning("memories restored", number=number)
         return True
 
-    def _count_if_lost(self, field: str, revision: int = -1) -> None:
-        """Count the last version that was known of a memory, if Redis, which has this revision, has
-        lost it, and there is no copy."""
-        copy = self._copies.versions.get(field)
-        present = revision if copy is None else max(copy.revision, revision)
-        if self._copies.index.get_revision(field) > present:
+    def _note_missing(self, shared: _Shared) -> None:
+        """Note since when neither Redis nor this server has the last version that was known of a
+        memory; count as lost what no other server has restored for some time."""
+        copies, now, missing = self._copies, time.monotonic(), dict[str, float]()
+        for field in copies.index.fields - shared.damaged.keys():
+            versions = shared.versions.get(field), copies.versions.get(field)
+            present = max((version.revision for version in versions if version), default=-1)
+            if copies.index.get_revision(field) <= present:
+                continue
+            since = self._missing.get(field, now)
+            if now - since < _LOST_S:
+                missing[field] = since
+                continue
             structlog.get_logger().error("memory lost", id=field)
             self._link.count("lost", PART, 1)
-            self._copies.forget(field)
+            copies.forget(field)
+        self._missing = missing
 
     def _download(self, newer: dict[str, Version]) -> None:
         now = time.monotonic()

@@ -12,6 +12,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from service.storage.memory_copies import claim_folder
+from service.storage.memory_index import is_unused
 from tests.support.memory_peers import Peer, card_of, file_of, flip
 from tests.support.redis_server import RedisServer
 
@@ -39,8 +40,9 @@ def test_a_copy_that_is_missing_or_damaged_is_read_again(
 
 
 def test_a_copy_that_changes_without_a_trace_is_not_sampled_or_uploaded(
-    redis_server: RedisStart, peer: Callable[..., Peer]
+    redis_server: RedisStart, peer: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
     redis = redis_server()
     one = peer(redis, "a")
     one.store.put("m", file_of(0))
@@ -76,8 +78,12 @@ def test_a_copy_that_changes_without_a_trace_is_not_sent(
 
 @pytest.mark.parametrize("damage", [Path.unlink, flip])
 def test_what_is_lost_everywhere_is_counted_and_all_else_served(
-    redis_server: RedisStart, peer: Callable[..., Peer], damage: Callable[[Path], None]
+    redis_server: RedisStart,
+    peer: Callable[..., Peer],
+    damage: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
     redis = redis_server()
     one = peer(redis, "a")
     for i, name in enumerate("mn"):
@@ -235,6 +241,21 @@ def test_a_damaged_entry_that_only_redis_has_is_for_the_operator(
     assert set(one.cards()) == {"shipped"}
     assert not one.store.put("m", file_of(0))
     assert one.store.get("m")[0] == card_of(0)
+
+
+def test_an_index_that_never_changes_is_still_in_use(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    one = peer(redis_server(), "a")
+    one.store.put("m", file_of(0))
+    index = one.folder / "own-of-redis" / "index.json"
+    os.utime(index, (0, 0))
+    assert is_unused(index)
+    one.store.follow()
+    assert not is_unused(index)
+    before = index.stat().st_mtime_ns
+    one.store.follow()
+    assert index.stat().st_mtime_ns == before  # not on each request
 
 
 def test_a_folder_of_a_process_that_ended_long_ago_brings_nothing_back(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from models.files import PARTIAL, sync_folder, write_file
 from models.memories import (
     MEMORY_FILE_SUFFIX,
     Memory,
@@ -26,7 +27,6 @@ from models.memories import (
     read_card,
 )
 from service.errors import Problem, make_problem
-from service.storage.files import PARTIAL, sync_folder, write_file
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of decoded memories in the cache
@@ -242,7 +242,6 @@ class MemoryStore:
         with self._writing:
             try:
                 path.unlink()
-                sync_folder(self._own)
             except FileNotFoundError:
                 raise unknown_memory() from None
             except OSError as error:
@@ -250,6 +249,7 @@ class MemoryStore:
                 raise unavailable(
                     "The disk cannot be written. The server log has the reason."
                 ) from None
+            sync_folder(path.parent)
             self._drop(path)
 
     def _exceeded_limit(self, path: Path, size: int) -> StoreLimit | None:
@@ -326,7 +326,6 @@ class MemoryStore:
     def _write(self, path: Path, raw: bytes) -> None:
         """Write a file atomically; the caller holds `_writing`."""
         write_file(path, raw)
-        sync_folder(self._root)  # it may have a new folder
         self._drop(path)
 
     def _drop(self, path: Path) -> None:

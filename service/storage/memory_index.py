@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, final
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from service.storage.files import write_file
+from models.files import write_file
 
 INDEX_NAME = "index.json"
 KEEP_DELETIONS = 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -168,3 +169,23 @@ def test_a_full_disk_keeps_what_is_there(
     assert store.get("a")[0] == before
     assert list(store.list_cards()) == ["a", "b", "c"]
     assert store.put("d", file_of(9))
+
+
+def test_a_folder_that_cannot_be_synced_undoes_no_change(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync = os.fsync
+
+    def fail_for_folders(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(handle)
+
+    before = store.get("a")[0]
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    assert not store.put("a", file_of(9))
+    assert store.get("a")[0] != before
+    assert store.scoped_to("alice").put("n", file_of(9))
+    store.delete("b")
+    assert read(lambda: store.get("b")) == "unknown-memory"
+    assert "A power cut may undo the last change" in caplog.text

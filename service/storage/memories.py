@@ -279,8 +279,9 @@ class MemoryStore:
                 "(BASIN_MAX_MEMORY_BYTES)."
             ),
             StoreLimit.SHARE: (
-                "The memories of one API key may take as many bytes as they leave free of "
-                f"{self._max_bytes} (BASIN_MAX_MEMORY_BYTES)."
+                "The memories of this API key would exceed its share of the "
+                f"{self._max_bytes} bytes (BASIN_MAX_MEMORY_BYTES) for all stored memories: a key "
+                "may use at most half of what other keys leave."
             ),
         }[StoreLimit(limit)]
         return Problem("store-full", f"{detail} Delete one first.")

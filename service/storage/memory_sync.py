@@ -17,7 +17,12 @@ from service.storage.memories import unavailable, unknown_memory
 from service.storage.memories_redis_scripts import DELETE_AGAIN, REPAIR, RESTORE, WANT
 from service.storage.memory_copies import MemoryCopies, is_field
 from service.storage.memory_index import Version, parse_score
-from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
+from service.storage.redis_client import (
+    PREFIX,
+    RedisClient,
+    RedisUnavailableError,
+    is_wrong_type,
+)
 
 INDEX = f"{PREFIX}memories"  # the `Version` of each file, by field: `id` or `owner/id`
 DELETIONS = f"{PREFIX}memories:deleted"  # sorted set of fields by the revision of their deletion
@@ -153,7 +158,7 @@ class MemorySync:
         try:
             return act(*args)
         except RedisUnavailableError as error:
-            if not _is_of_wrong_type(error):
+            if not is_wrong_type(error):
                 raise
         self._repair([(key.encode(), kind) for key, kind in _TYPES.items()])
         with self._link.guard(PART):
@@ -274,27 +279,29 @@ class MemorySync:
                 continue  # the next call copies it from Redis, or counts it as lost
             args = [field, self._copies.versions[field].to_entry(), raw, FILE, damaged]
             self._unsent.pop(field, None)
-            if not self._is_accepted(self._restore_script, args):
+            if not self._is_accepted(self._restore_script, args, "memories restored"):
                 self._unsent[field] = time.monotonic() + _AGAIN_S
 
     def _delete_again(self, deletions: dict[str, int]) -> None:
         """Delete what Redis has in a revision before its deletion."""
         if deletions:
             pairs = [part for field, revision in deletions.items() for part in (field, revision)]
-            self._is_accepted(self._delete_again_script, [FILE, *pairs])
+            event = "deletions of memories repeated"
+            self._is_accepted(self._delete_again_script, [FILE, *pairs], event)
 
-    def _is_accepted(self, script: Any, args: list[Any]) -> bool:
-        """Run a script that restores memories, and count them; False if Redis is full."""
+    def _is_accepted(self, script: Any, args: list[Any], event: str) -> bool:
+        """Run a script that restores memories or deletions; count and log them, or return False if
+        Redis is full."""
         try:
             with self._link.guard(PART):
                 number = script(_KEYS, args)
         except RedisUnavailableError as error:
-            if not isinstance(error.__cause__, ResponseError) or _is_of_wrong_type(error):
+            if not isinstance(error.__cause__, ResponseError) or is_wrong_type(error):
                 raise
             return False
         if number:
             self._link.count("restored", PART, number)
-            structlog.get_logger().warning("memories restored", number=number)
+            structlog.get_logger().warning(event, number=number)
         return True
 
     def _note_missing(self, shared: _Shared) -> None:
@@ -334,7 +341,7 @@ class MemorySync:
             with self._link.guard(PART):
                 raw = self._link.blocking_client.get(FILE + field)
         except RedisUnavailableError as error:
-            if not _is_of_wrong_type(error):
+            if not is_wrong_type(error):
                 raise
         if isinstance(raw, bytes) and _is_memory(raw, version):
             self._copy(field, raw, version)
@@ -392,10 +399,6 @@ def _is_memory(raw: bytes, version: Version) -> bool:
     except MemoryFileError:
         return False
     return hashlib.sha256(raw).hexdigest() == version.sha256
-
-
-def _is_of_wrong_type(error: RedisUnavailableError) -> bool:
-    return "WRONGTYPE" in str(error)
 
 
 def _text(raw: bytes) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.support.memory_peers import Peer, card_of, file_of, take_snapshot
 from tests.support.redis_server import RedisServer
@@ -63,6 +64,24 @@ def test_a_redis_that_is_older_gets_back_what_was_changed_since(
         assert server.store.scoped_to("alice").get("new")[0] == card_of(12)
     assert one.events["restored", "memories"] == 4
     assert one.events["lost", "memories"] == 0
+
+
+def test_a_deletion_that_is_repeated_is_logged_as_one(
+    redis_server: RedisStart, peer: Callable[..., Peer], tmp_path: Path
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    one.store.put("m", file_of(0))
+    snapshot = take_snapshot(redis, tmp_path / "snapshot")
+    one.probe()
+    one.store.delete("m")
+    redis.restart_from(snapshot)
+    with structlog.testing.capture_logs() as logs:
+        one.probe()
+    lines = [line["event"] for line in logs if "memories" in line["event"]]
+    assert lines == ["deletions of memories repeated"]
+    assert one.events["restored", "memories"] == 1
+    assert not redis.client.exists("basin:memory:m")
 
 
 def test_a_change_after_the_loss_is_later_than_what_was_lost(

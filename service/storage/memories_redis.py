@@ -12,7 +12,8 @@ from service.storage.memories import ID, MemoryStore, unavailable, unknown_memor
 from service.storage.memories_redis_scripts import LATER, PARSE
 from service.storage.memory_copies import claim_folder
 from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
-from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
+from service.storage.memory_sync import MemorySync
+from service.storage.memory_values import DELETIONS, FILE, INDEX, PART, WANTED, MemoryValues
 from service.storage.redis_client import HISTORY, RedisClient, RedisUnavailableError
 from service.storage.redis_server_id import RedisReplacedError
 
@@ -87,7 +88,8 @@ class RedisMemoryStore(MemoryStore):
         # A separate folder: memories that a server stored without Redis are left alone.
         copies = claim_folder(own.with_name(f"{own.name}-of-redis"))
         super().__init__(shipped, copies, max_count, max_bytes)
-        self._link, self._sync = link, MemorySync(link, self._root, self._drop)
+        self._link, self._values = link, MemoryValues(link)
+        self._sync = MemorySync(link, self._values, self._root, self._drop)
         self._put_script = link.blocking_client.register_script(_PUT)
         self._delete_script = link.blocking_client.register_script(_DELETE)
 
@@ -174,7 +176,7 @@ class RedisMemoryStore(MemoryStore):
             return answer
 
         try:
-            return self._sync.run_repairing(ask)
+            return self._values.run_repairing(ask)
         except RedisUnavailableError:
             raise unavailable(
                 "Redis is unavailable, so no memory can be stored or deleted. Retry after 1 s."

@@ -19,6 +19,7 @@ import torch
 from pydantic import ValidationError
 
 from models.base import Architecture
+from models.files import PARTIAL, write_file
 from models.manifest import (
     MANIFEST,
     CheckpointError,
@@ -98,11 +99,20 @@ def load_checkpoint(folder: Path, device: str | torch.device = "cpu") -> Checkpo
 
 
 def seal_checkpoint(folder: Path) -> Checkpoint:
-    """Write the digest of a manifest, and the hash of the card, as they are after an edit.
+    """Write the digest of a manifest, and the hash of the card, as they are after an edit. The
+    manifest is replaced atomically.
 
     Raises:
-        CheckpointError: it would not load then; nothing is written.
+        CheckpointError: it would not load then, or a file cannot be read or written; nothing has
+            changed.
     """
+    try:
+        return _seal(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} is not sealed: {error}") from error
+
+
+def _seal(folder: Path) -> Checkpoint:
     path = folder / MANIFEST
     raw = read_manifest_bytes(path)
     manifest = parse_manifest(path, raw)
@@ -111,14 +121,16 @@ def seal_checkpoint(folder: Path) -> Checkpoint:
         content["files"][CARD] = hashlib.sha256(_content(folder / CARD)).hexdigest()
     sealed = write_with_digest(content)
     checkpoint = _load(folder, sealed, "cpu")
-    path.write_bytes(sealed)
+    write_file(path, sealed)
     return checkpoint
 
 
 def _load(folder: Path, raw: bytes, device: str | torch.device) -> Checkpoint:
     """Load a checkpoint whose manifest has the bytes `raw`."""
     manifest = verify_manifest(folder / MANIFEST, raw)
-    listed, present = set(manifest.files) | {MANIFEST}, {p.name for p in folder.iterdir()}
+    listed = set(manifest.files) | {MANIFEST}
+    # One who seals it may be writing the next manifest, or was killed while doing so.
+    present = {path.name for path in folder.iterdir() if not path.name.startswith(PARTIAL)}
     if WEIGHTS not in manifest.files:
         raise CheckpointError(f"{folder}: the manifest lists no {WEIGHTS}")
     if missing := sorted(listed - present):

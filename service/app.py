@@ -39,9 +39,11 @@ from service.http.throttle import ThrottleMiddleware
 from service.media_types import SAFETENSORS
 from service.observability.malloc import trim_periodically
 from service.settings import Settings
+from service.storage.memories import MemoryStore
 from service.version import VERSION
 
 _MIN_COMPRESSED_BYTES = 1 << 14  # a smaller response takes one or two packets either way
+_FOLLOW_S = 10.0
 _CORS: dict[str, Any] = {
     "allow_methods": ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
     "allow_headers": (
@@ -114,12 +116,20 @@ def _list_background_works(
         works["keys"] = context.api_keys.watch
     if context.redis is not None:
         works["redis"] = context.redis.watch
+        works["memories"] = partial(_follow_memories, context.memories)
     if not worker:
         works["transactions"] = PendingScorer(context).run
         works["nodes"] = NodeWatcher(context).run
         if context.settings.webhook_origins:
             works["webhooks"] = WebhookSender(context).run
     return works
+
+
+async def _follow_memories(memories: MemoryStore) -> None:
+    """Compare stored memories with those in Redis every few seconds, also if no request does."""
+    while True:
+        await asyncio.sleep(_FOLLOW_S)
+        await asyncio.to_thread(memories.follow)
 
 
 def create_health_app(context: AppContext) -> FastAPI:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from models.files import PARTIAL, sync_folder, write_file
 from models.memories import (
     MEMORY_FILE_SUFFIX,
     Memory,
@@ -26,7 +27,6 @@ from models.memories import (
     read_card,
 )
 from service.errors import Problem, make_problem
-from service.storage.files import PARTIAL, sync_folder, write_file
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of decoded memories in the cache
@@ -61,6 +61,8 @@ class MemoryStore:
         self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
         self._writing, self._caching = threading.Lock(), threading.Lock()
         self._cache: OrderedDict[Path, tuple[Stamp, MemoryCard, Memory]] = OrderedDict()
+        self._checking = threading.Lock()
+        self._checked: dict[Path, str] = {}  # SHA-256 of files that were decoded
 
     def scoped_to(self, owner: str) -> MemoryStore:
         """Return the store as the API key of this name sees it."""
@@ -77,6 +79,9 @@ class MemoryStore:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
+
+    def follow(self) -> None:
+        """Take over what other servers have changed, where they share a Redis."""
 
     def list_cards(self) -> dict[str, MemoryCard]:
         """Return the cards of all memories, by id.
@@ -117,7 +122,7 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or its file is damaged.
         """
-        with self.open(name) as file, _refuse_damaged(name):
+        with self.open(name) as file:
             return self.read_card(file)
 
     @staticmethod
@@ -128,9 +133,39 @@ class MemoryStore:
     def open(self, name: str) -> BufferedReader:
         """Open the file of a memory; replacing the memory does not affect the open file.
 
+        All of it is read first, so that nothing of a damaged file is sent.
+
         Raises:
-            Problem: there is no such memory, or it cannot be read.
+            Problem: there is no such memory, it cannot be read, or its file is damaged.
         """
+        with _refuse_damaged(name):
+            return self._open_intact(name)
+
+    def _open_intact(self, name: str) -> BufferedReader:
+        """As `open`.
+
+        Raises:
+            MemoryFileError: its file is damaged.
+        """
+        file = self._open(name)
+        try:
+            path, sha256 = Path(file.name), hashlib.file_digest(file, "sha256").hexdigest()
+            if self._checked.get(path) != sha256:
+                with self._checking:  # one at a time: this takes a multiple of its size in memory
+                    file.seek(0)
+                    self._decode(path, file.read())
+                self._checked[path] = sha256
+            file.seek(0)
+        except OSError as error:
+            file.close()
+            raise _unread(Path(file.name), error) from None
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _open(self, name: str) -> BufferedReader:
+        """As `open`, without reading the file."""
         if ID.fullmatch(name):
             for folder in (self._shipped, self._own):
                 path = folder / f"{name}{MEMORY_FILE_SUFFIX}"
@@ -158,7 +193,7 @@ class MemoryStore:
         Raises:
             MemoryFileError: its file is damaged.
         """
-        with self.open(name) as file:
+        with self._open(name) as file:
             path, stamp = Path(file.name), stamp_of(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(path)
@@ -207,7 +242,6 @@ class MemoryStore:
         with self._writing:
             try:
                 path.unlink()
-                sync_folder(self._own)
             except FileNotFoundError:
                 raise unknown_memory() from None
             except OSError as error:
@@ -215,6 +249,7 @@ class MemoryStore:
                 raise unavailable(
                     "The disk cannot be written. The server log has the reason."
                 ) from None
+            sync_folder(path.parent)
             self._drop(path)
 
     def _exceeded_limit(self, path: Path, size: int) -> StoreLimit | None:
@@ -244,8 +279,9 @@ class MemoryStore:
                 "(BASIN_MAX_MEMORY_BYTES)."
             ),
             StoreLimit.SHARE: (
-                "The memories of one API key may take as many bytes as they leave free of "
-                f"{self._max_bytes} (BASIN_MAX_MEMORY_BYTES)."
+                "The memories of this API key would exceed its share of the "
+                f"{self._max_bytes} bytes (BASIN_MAX_MEMORY_BYTES) for all stored memories: a key "
+                "may use at most half of what other keys leave."
             ),
         }[StoreLimit(limit)]
         return Problem("store-full", f"{detail} Delete one first.")
@@ -291,12 +327,12 @@ class MemoryStore:
     def _write(self, path: Path, raw: bytes) -> None:
         """Write a file atomically; the caller holds `_writing`."""
         write_file(path, raw)
-        sync_folder(self._root)  # it may have a new folder
         self._drop(path)
 
     def _drop(self, path: Path) -> None:
         with self._caching:
             self._cache.pop(path, None)
+            self._checked.pop(path, None)
 
 
 @contextmanager

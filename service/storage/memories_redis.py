@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from service.storage.memories import ID, MemoryStore, unavailable, unknown_memor
 from service.storage.memories_redis_scripts import LATER, PARSE
 from service.storage.memory_copies import claim_folder
 from service.storage.memory_index import KEEP_DELETIONS, KEEP_DELETIONS_MS, Version
-from service.storage.memory_sync import DELETIONS, FILE, INDEX, PART, WANTED, MemorySync
+from service.storage.memory_sync import MemorySync
+from service.storage.memory_values import DELETIONS, FILE, INDEX, PART, WANTED, MemoryValues
 from service.storage.redis_client import HISTORY, RedisClient, RedisUnavailableError
 from service.storage.redis_server_id import RedisReplacedError
 
@@ -27,7 +29,7 @@ local function owner_of(field)
 end
 if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[7] then return -10 end
 local _, latest = parse(redis.call('HGET', KEYS[1], ARGV[1]))
-local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SCARD', KEYS[4])
 local owner, own, own_bytes, bytes = owner_of(ARGV[1]), 0, #ARGV[3], #ARGV[3]
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -55,7 +57,7 @@ _DELETE = (
     + """
 if ARGV[3] ~= '' and redis.call('GET', KEYS[3]) ~= ARGV[3] then return -10 end
 local entry, known = redis.call('HGET', KEYS[1], ARGV[1]), tonumber(ARGV[4])
-local deleted = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or -1)
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SCARD', KEYS[4])
 if not entry and known < 0 then return 0 end
 -- Deleted since this server knew of it, as by the same command, whose reply was lost.
@@ -86,13 +88,17 @@ class RedisMemoryStore(MemoryStore):
         # A separate folder: memories that a server stored without Redis are left alone.
         copies = claim_folder(own.with_name(f"{own.name}-of-redis"))
         super().__init__(shipped, copies, max_count, max_bytes)
-        self._link, self._sync = link, MemorySync(link, self._root, self._drop)
+        self._link, self._values = link, MemoryValues(link)
+        self._sync = MemorySync(link, self._values, self._root, self._drop)
         self._put_script = link.blocking_client.register_script(_PUT)
         self._delete_script = link.blocking_client.register_script(_DELETE)
 
     def prepare(self) -> None:
         super().prepare()
         self._sync.load()
+
+    def follow(self) -> None:
+        self._sync.follow()
 
     def list_cards(self) -> Any:
         self._sync.follow()
@@ -102,18 +108,24 @@ class RedisMemoryStore(MemoryStore):
         self._sync.follow()
         return super().fingerprint()
 
-    def open(self, name: str) -> Any:
+    def _open(self, name: str) -> Any:
         self._sync.follow()
         if ID.fullmatch(name) and not (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
             self._sync.require_served(self._own_field(name))
-        return super().open(name)
+        return super()._open(name)
+
+    def _open_intact(self, name: str) -> Any:
+        return self._try_twice(super()._open_intact, name)
 
     def _load(self, name: str) -> tuple[MemoryCard, Memory]:
+        return self._try_twice(super()._load, name)
+
+    def _try_twice(self, read: Callable[[str], Any], name: str) -> Any:
         try:
-            return super()._load(name)
+            return read(name)
         except MemoryFileError:
             self._sync.doubt(self._own_field(name))  # so that it is read from Redis again
-        return super()._load(name)
+        return read(name)
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_writable_id(name)
@@ -164,7 +176,7 @@ class RedisMemoryStore(MemoryStore):
             return answer
 
         try:
-            return self._sync.run_repairing(ask)
+            return self._values.run_repairing(ask)
         except RedisUnavailableError:
             raise unavailable(
                 "Redis is unavailable, so no memory can be stored or deleted. Retry after 1 s."

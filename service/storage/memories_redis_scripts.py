@@ -1,11 +1,17 @@
 """Scripts that restore memories in Redis, which is the arbiter: of two versions the later stays."""
 
-# Of an entry its digest and its revision; revision -1 if it is absent or has no such form.
+# Of an entry its digest and its revision, and of a score the revision of the deletion; -1 if it is
+# absent or no server wrote it (`Version.from_entry` and `parse_score` have the same rules).
 PARSE = """
 local function parse(entry)
   local digest, revision = string.match(entry or '', '^(%x+) ?(%d*)$')
   if not digest or #digest ~= 64 or #revision > 15 then return '', -1 end
   return digest, tonumber(revision) or 0
+end
+local function parse_score(score)
+  local revision = tonumber(score or '') or -1
+  if revision < 0 or revision >= 1e15 or revision % 1 ~= 0 then return -1 end
+  return revision
 end
 """
 # A revision for now, by the clock of Redis, later than these also where that clock went back.
@@ -21,9 +27,10 @@ end
 # known to be damaged, which is replaced in any case, or ''.
 RESTORE = f"""{PARSE}
 local digest, revision = parse(ARGV[2])
-local entry, deleted = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('ZSCORE', KEYS[2], ARGV[1])
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+local deleted = parse_score(redis.call('ZSCORE', KEYS[2], ARGV[1]))
 redis.call('SISMEMBER', KEYS[3], ARGV[1])  -- fails before anything is written, if it is no set
-if deleted and tonumber(deleted) >= revision then return 0 end
+if deleted >= revision then return 0 end
 local other, latest = parse(entry)
 if entry ~= ARGV[5] and (latest > revision or (latest == revision and other ~= digest)) then
   return 0
@@ -47,7 +54,9 @@ for i = 2, #ARGV, 2 do
   if not entry or (latest >= 0 and latest <= revision) then
     redis.call('DEL', ARGV[1] .. field)
     deleted = deleted + redis.call('HDEL', KEYS[1], field)
-    redis.call('ZADD', KEYS[2], 'GT', ARGV[i + 1], field)
+    if parse_score(redis.call('ZSCORE', KEYS[2], field)) < revision then
+      redis.call('ZADD', KEYS[2], ARGV[i + 1], field)
+    end
     redis.call('SREM', KEYS[3], field)
   end
 end

@@ -14,8 +14,8 @@ from typing import final
 
 import structlog
 
+from models.files import write_file
 from models.memories import MEMORY_FILE_SUFFIX, MemoryFileError, load_memory
-from service.storage.files import sync_folder, write_file
 from service.storage.memories import ID, Stamp, stamp_of
 from service.storage.memory_index import INDEX_NAME, MemoryIndex, Version, is_unused
 
@@ -104,7 +104,6 @@ class MemoryCopies:
         path = self._path(field)
         try:
             write_file(path, raw)
-            sync_folder(self._root)  # it may have a new folder
             stamp = stamp_of(path.stat())
         except OSError as error:
             structlog.get_logger().error("memory not copied", reason=f"{path}: {error}")
@@ -195,8 +194,9 @@ def is_field(field: str) -> bool:
 def claim_folder(path: Path) -> Path:
     """Return this folder for copies, or `path-2`, `path-3`, … while others are in use.
 
-    The claim is a POSIX lock of the process, and ends with it. A numbered folder that was in no use
-    for as long as deletions are remembered is emptied, since it would bring back what was deleted.
+    The claim is a POSIX lock of the process, and ends with it. A numbered folder that no process
+    used for as long as deletions are remembered is emptied, since it would bring back what was
+    deleted; a process that uses one touches its index every hour.
     """
     number = 1
     while True:

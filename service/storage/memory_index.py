@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple, final
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from service.storage.files import write_file
+from models.files import write_file
 
 INDEX_NAME = "index.json"
 KEEP_DELETIONS = 10_000
 KEEP_DELETIONS_MS = 30 * 24 * 3600 * 1000
+_TOUCH_S = 3600.0
 _ENTRY = re.compile(r"([0-9a-f]{64})(?: (\d{1,15}))?")
 
 
@@ -39,6 +40,11 @@ class Version(NamedTuple):
 
     def to_entry(self) -> str:
         return f"{self.sha256} {self.revision}"
+
+
+def parse_score(score: float | None) -> int:
+    """Return the revision of a deletion by its score in Redis, or -1 if no server wrote it."""
+    return int(score) if score is not None and 0 <= score < 1e15 and score % 1 == 0 else -1
 
 
 class _Content(BaseModel):
@@ -68,8 +74,6 @@ class MemoryIndex:
             if hashlib.sha256(text).hexdigest().encode() != digest:
                 raise ValueError("its digest is wrong")
             self._content = _Content.model_validate_json(text)
-            with suppress(OSError):
-                os.utime(self._path)  # see `is_unused`
         except FileNotFoundError:
             pass
         except (OSError, ValueError, ValidationError) as error:
@@ -85,6 +89,12 @@ class MemoryIndex:
         except OSError as error:
             reason = f"{self._path}: {error}"
             structlog.get_logger().error("index of memories not written", reason=reason)
+
+    def touch(self) -> None:
+        """Show that the index is in use, also where nothing changes for long; see `is_unused`."""
+        with suppress(OSError):  # there may be none yet
+            if time.time() - self._path.stat().st_mtime > _TOUCH_S:
+                os.utime(self._path)
 
     @property
     def fields(self) -> set[str]:
@@ -129,8 +139,8 @@ class MemoryIndex:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether this index was last read or written so long ago that its memories may have been
-    deleted, and the deletions forgotten."""
+    """Whether this index was last in use so long ago that its memories may have been deleted, and
+    the deletions forgotten."""
     try:
         age_s = time.time() - path.stat().st_mtime
     except FileNotFoundError:

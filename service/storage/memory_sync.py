@@ -7,27 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import structlog
-from redis.exceptions import ResponseError
 
-from models.memories import MemoryFileError, read_card
+from models.memories import MemoryFileError
 from service.storage.memories import unavailable, unknown_memory
-from service.storage.memories_redis_scripts import DELETE_AGAIN, REPAIR, RESTORE, WANT
-from service.storage.memory_copies import MemoryCopies, is_field
+from service.storage.memory_copies import MemoryCopies
 from service.storage.memory_index import Version
-from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
+from service.storage.memory_values import PART, MemoryValues, SharedMemories
+from service.storage.redis_client import RedisClient, RedisUnavailableError
 
-INDEX = f"{PREFIX}memories"  # the `Version` of each file, by field: `id` or `owner/id`
-DELETIONS = f"{PREFIX}memories:deleted"  # sorted set of fields by the revision of their deletion
-WANTED = f"{PREFIX}memories:wanted"  # fields whose file a server with a good copy is to restore
-FILE = f"{PREFIX}memory:"
-PART = "memories"
-_TYPES = {INDEX: "hash", DELETIONS: "zset", WANTED: "set"}
-_KEYS = [INDEX, DELETIONS, WANTED]
 _PATIENCE_S = 1.0
 _AGAIN_S = 5.0  # after which a transfer that failed is tried again
+_LOST_S = 30.0  # in which another server may restore what Redis lacks: each looks every 10 s
 
 
 class _Failure(NamedTuple):
@@ -35,14 +28,6 @@ class _Failure(NamedTuple):
 
     version: Version | None
     again: float
-
-
-class _Shared(NamedTuple):
-    """What Redis holds: versions and damaged entries by field, and what is wanted."""
-
-    versions: dict[str, Version]
-    damaged: dict[str, bytes]
-    wanted: set[str]
 
 
 @final
@@ -60,15 +45,15 @@ class MemorySync:
         drop: called with the path of a copy that was replaced or deleted.
     """
 
-    def __init__(self, link: RedisClient, root: Path, drop: Callable[[Path], None]) -> None:
-        self._link, self._copies = link, MemoryCopies(root, drop)
+    def __init__(
+        self, link: RedisClient, values: MemoryValues, root: Path, drop: Callable[[Path], None]
+    ) -> None:
+        self._link, self._values, self._copies = link, values, MemoryCopies(root, drop)
         self._is_loaded = False
         self._unread = dict[str, _Failure]()  # not copied in their last version, so not served
         self._unsent = dict[str, float]()  # refused by Redis, and when to try again
+        self._missing = dict[str, float]()  # last version neither in Redis nor here, and since when
         self._lock = threading.Lock()
-        register = link.blocking_client.register_script
-        self._restore_script, self._delete_again_script = register(RESTORE), register(DELETE_AGAIN)
-        self._want_script, self._repair_script = register(WANT), register(REPAIR)
         link.add_restore(self._restore)
 
     def load(self) -> None:
@@ -83,8 +68,9 @@ class MemorySync:
             return  # another thread is copying much, and the copies here are recent
         try:
             self._load()
+            self._copies.index.touch()
             self._copies.check()
-            self.run_repairing(self._merge)
+            self._values.run_repairing(self._merge)
         except RedisUnavailableError:
             return
         finally:
@@ -140,24 +126,6 @@ class MemorySync:
         with self._lock:
             self._delete_copies({field: revision})
 
-    def run_repairing(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Call a function, and once more if keys of Redis had a wrong type. These are deleted
-        before; what they held is restored from copies.
-
-        Raises:
-            RedisUnavailableError: Redis is unavailable, or refused a command.
-        """
-        try:
-            return act(*args)
-        except RedisUnavailableError as error:
-            if not _is_of_wrong_type(error):
-                raise
-        self._repair([(key.encode(), kind) for key, kind in _TYPES.items()])
-        with self._link.guard(PART):
-            fields: Any = self._link.sync_client.hkeys(INDEX)
-        self._repair([(FILE.encode() + field, "string") for field in fields])
-        return act(*args)
-
     def _load(self) -> None:
         if not self._is_loaded:
             self._copies.load()
@@ -168,8 +136,8 @@ class MemorySync:
         with self._lock:
             self._load()
             self._copies.check()
-            self.run_repairing(self._delete_again, self._copies.index.deletions)
-            self.run_repairing(self._merge, False)
+            self._values.run_repairing(self._values.delete_again, self._copies.index.deletions)
+            self._values.run_repairing(self._merge, False)
 
     def _merge(self, download: bool = True) -> None:
         """Compare the copies with what Redis holds.
@@ -178,25 +146,25 @@ class MemorySync:
             download: copy what is newer in Redis; else look instead for files in Redis that have
                 lost their end.
         """
-        copies, shared = self._copies, self._read_shared()
+        copies, shared = self._copies, self._values.read()
         deletions = copies.index.deletions
         lost_deletions = {
             field: deletions[field]
             for field, version in shared.versions.items()
             if deletions.get(field, -1) >= version.revision
         }
-        self._delete_again(lost_deletions)
-        newer, lacking = dict[str, Version](), list[str]()
+        self._values.delete_again(lost_deletions)
+        newer, lacking = dict[str, Version](), self._find_lacking(shared)
+        self._note_missing(shared)
         for field in shared.versions.keys() - lost_deletions.keys():
             version, copy = shared.versions[field], copies.versions.get(field)
-            self._count_if_lost(field, version.revision)
             if copy is None or copy.revision < version.revision:
-                newer[field] = version
+                if field not in self._missing:  # else the last version may come yet
+                    newer[field] = version
             elif copy.revision > version.revision or field in shared.wanted:
                 lacking.append(field)
             elif copy != version:
                 newer[field] = version  # Redis decides between two of one revision
-        lacking += self._find_lacking(shared)
         if not download:
             lacking += self._find_shortened(shared.versions.keys() - newer.keys())
         self._upload(dict.fromkeys(lacking))  # each once
@@ -207,56 +175,24 @@ class MemorySync:
         if download:
             self._download(newer)
 
-    def _read_shared(self) -> _Shared:
-        with self._link.guard(PART):
-            # No transaction: a Redis that is full refuses even to read in one.
-            pipeline = self._link.sync_client.pipeline(transaction=False)
-            pipeline.hgetall(INDEX)
-            pipeline.smembers(WANTED)
-            index, wanted = pipeline.execute()
-        shared = _Shared({}, {}, {_text(field) for field in wanted})
-        for raw_field, entry in index.items():
-            field, version = _text(raw_field), Version.from_entry(entry)
-            if not is_field(field):
-                self._link.report_damaged(PART, f"{INDEX} {field}", "this is no id")
-            elif version is None:
-                self._link.report_damaged(PART, f"{INDEX} {field}", "this is no version")
-                shared.damaged[field] = entry
-            else:
-                shared.versions[field] = version
-        return shared
-
-    def _find_lacking(self, shared: _Shared) -> list[str]:
-        """Return the copies of what Redis has lost; delete those of what was deleted, and count
-        what Redis has lost and this server too."""
+    def _find_lacking(self, shared: SharedMemories) -> list[str]:
+        """Return the copies of what Redis has lost; delete those of what was deleted."""
         absent = sorted(self._copies.fields - shared.versions.keys())
-        if not absent:
-            return []
-        with self._link.guard(PART):
-            times: Any = self._link.sync_client.zmscore(DELETIONS, absent)
+        deletions = self._values.read_deletions(absent)
         deleted, lacking = dict[str, int](), list[str]()
-        for field, time_ms in zip(absent, times, strict=True):
-            if time_ms is not None and time_ms >= self.get_revision(field):
-                deleted[field] = int(time_ms)
-                continue
-            if field in self._copies.versions:
+        for field in absent:
+            if deletions.get(field, -1) >= self.get_revision(field):
+                deleted[field] = deletions[field]
+            elif field in self._copies.versions:
                 lacking.append(field)
-            if field not in shared.damaged:
-                self._count_if_lost(field)
         self._delete_copies(deleted)
         return lacking
 
     def _find_shortened(self, fields: Iterable[str]) -> list[str]:
         """Return the copies whose file in Redis is missing or of another length."""
         sizes = self._copies.list_sizes(fields)
-        with self._link.guard(PART):
-            pipeline = self._link.sync_client.pipeline(transaction=False)
-            for field in sizes:
-                pipeline.strlen(FILE + field)
-            lengths = pipeline.execute()
-        return [
-            field for field, length in zip(sizes, lengths, strict=True) if length != sizes[field]
-        ]
+        shared = self._values.read_sizes(sizes)
+        return [field for field in sizes if shared[field] != sizes[field]]
 
     def _upload(self, fields: Iterable[str], damaged: bytes = b"") -> None:
         """Restore memories from the copies, unless Redis has them in a later revision.
@@ -270,40 +206,27 @@ class MemorySync:
             raw = self._copies.read(field)
             if raw is None:
                 continue  # the next call copies it from Redis, or counts it as lost
-            args = [field, self._copies.versions[field].to_entry(), raw, FILE, damaged]
             self._unsent.pop(field, None)
-            if not self._is_accepted(self._restore_script, args):
+            if not self._values.restore(field, self._copies.versions[field], raw, damaged):
                 self._unsent[field] = time.monotonic() + _AGAIN_S
 
-    def _delete_again(self, deletions: dict[str, int]) -> None:
-        """Delete what Redis has in a revision before its deletion."""
-        if deletions:
-            pairs = [part for field, revision in deletions.items() for part in (field, revision)]
-            self._is_accepted(self._delete_again_script, [FILE, *pairs])
-
-    def _is_accepted(self, script: Any, args: list[Any]) -> bool:
-        """Run a script that restores memories, and count them; False if Redis is full."""
-        try:
-            with self._link.guard(PART):
-                number = script(_KEYS, args)
-        except RedisUnavailableError as error:
-            if not isinstance(error.__cause__, ResponseError) or _is_of_wrong_type(error):
-                raise
-            return False
-        if number:
-            self._link.count("restored", PART, number)
-            structlog.get_logger().warning("memories restored", number=number)
-        return True
-
-    def _count_if_lost(self, field: str, revision: int = -1) -> None:
-        """Count the last version that was known of a memory, if Redis, which has this revision, has
-        lost it, and there is no copy."""
-        copy = self._copies.versions.get(field)
-        present = revision if copy is None else max(copy.revision, revision)
-        if self._copies.index.get_revision(field) > present:
+    def _note_missing(self, shared: SharedMemories) -> None:
+        """Note since when neither Redis nor this server has the last version that was known of a
+        memory; count as lost what no other server has restored for some time."""
+        copies, now, missing = self._copies, time.monotonic(), dict[str, float]()
+        for field in copies.index.fields - shared.damaged.keys():
+            versions = shared.versions.get(field), copies.versions.get(field)
+            present = max((version.revision for version in versions if version), default=-1)
+            if copies.index.get_revision(field) <= present:
+                continue
+            since = self._missing.get(field, now)
+            if now - since < _LOST_S:
+                missing[field] = since
+                continue
             structlog.get_logger().error("memory lost", id=field)
             self._link.count("lost", PART, 1)
-            self._copies.forget(field)
+            copies.forget(field)
+        self._missing = missing
 
     def _download(self, newer: dict[str, Version]) -> None:
         now = time.monotonic()
@@ -319,22 +242,13 @@ class MemorySync:
                 self._fetch(field, version)
 
     def _fetch(self, field: str, version: Version) -> None:
-        raw: Any = None
-        try:
-            with self._link.guard(PART):
-                raw = self._link.blocking_client.get(FILE + field)
-        except RedisUnavailableError as error:
-            if not _is_of_wrong_type(error):
-                raise
-        if isinstance(raw, bytes) and _is_memory(raw, version):
+        raw = self._values.read_file(field, version)
+        if raw is not None:
             self._copy(field, raw, version)
             return
-        with self._link.guard(PART):
-            entry: Any = self._link.sync_client.hget(INDEX, field)
-            if entry is None or Version.from_entry(entry) != version:
-                return  # it was replaced or deleted in between; the next call sees that
-            self._want_script([INDEX, WANTED], [field, entry])
-        self._link.report_damaged(PART, FILE + field, "it is missing, or its digest is wrong")
+        entry = self._values.want(field, version)
+        if entry is None:
+            return  # the next call sees what it is now
         self._unread[field] = _Failure(version, time.monotonic() + _AGAIN_S)
         copy = self._copies.versions.get(field)
         if copy is not None and copy.revision == version.revision:  # so the entry is damaged
@@ -363,30 +277,3 @@ class MemorySync:
                 if revision >= self.get_revision(field)
             }
         )
-
-    def _repair(self, keys: list[tuple[bytes, str]]) -> None:
-        """Delete the keys that have another type than this."""
-        if keys:
-            with self._link.guard(PART):
-                names, kinds = [key for key, _ in keys], [kind for _, kind in keys]
-                damaged: Any = self._repair_script(names, kinds)
-            for i in damaged:
-                key, kind = keys[i - 1]
-                self._link.report_damaged(PART, _text(key), f"it is no {kind}")
-
-
-def _is_memory(raw: bytes, version: Version) -> bool:
-    """Whether this is the file of a memory in this version."""
-    try:
-        read_card(raw)
-    except MemoryFileError:
-        return False
-    return hashlib.sha256(raw).hexdigest() == version.sha256
-
-
-def _is_of_wrong_type(error: RedisUnavailableError) -> bool:
-    return "WRONGTYPE" in str(error)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")

@@ -42,9 +42,10 @@ class RedisUnavailableError(Exception):
     """Redis is unavailable, or refused a command."""
 
 
-def is_wrong_type(error: faults.ResponseError) -> bool:
-    """Whether a command was refused because the key holds a value of another type."""
-    return "WRONGTYPE" in str(error)  # after the name of the script or the number of the command
+def is_wrong_type(error: Exception) -> bool:
+    """Whether a command, or one of a script or pipeline, was refused because a key holds a value of
+    another type."""
+    return "WRONGTYPE" in str(error)
 
 
 @final

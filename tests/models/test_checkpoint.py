@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -235,6 +238,41 @@ def test_what_would_not_load_is_not_sealed(
     with pytest.raises(CheckpointError, match=message):
         seal_checkpoint(folder)
     assert (folder / "manifest.json").read_bytes() == manifest
+
+
+@pytest.mark.parametrize(
+    ("owner", "call"), [(tempfile, "mkstemp"), (os, "fsync"), (Path, "replace")]
+)
+def test_a_seal_that_cannot_be_written_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = folder / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"threshold": 0.5', b'"threshold": 0.25'))
+    path.chmod(0o664)
+    before = path.read_bytes(), sorted(folder.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, call, fail)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            seal_checkpoint(folder)
+    assert (path.read_bytes(), sorted(folder.iterdir())) == before
+    (folder / ".partial-x").write_bytes(b"left by a process that was killed")
+    assert seal_checkpoint(folder).manifest.threshold == 0.25
+    assert load_checkpoint(folder).manifest.threshold == 0.25
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_folder_that_cannot_be_read_is_not_sealed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        seal_checkpoint(folder)
 
 
 def test_a_manifest_of_before_digests_loads_with_a_warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard
 from service.errors import Problem
 from service.storage.memories import MemoryStore
 from tests.support.damage import flip_bytes
-from tests.support.memory_peers import file_of
+from tests.support.memory_peers import file_of, flip
 
 ONE = 20 * 6 * 4 + 20 * 4  # bytes of patterns and lengths
 
@@ -133,6 +134,25 @@ def test_a_damaged_file_is_refused_and_others_are_served(
     assert refused > 40
 
 
+def test_a_file_that_was_altered_without_a_trace_is_not_sent(
+    store: MemoryStore, tmp_path: Path, loaded: list[int]
+) -> None:
+    path = tmp_path / "own" / "a.safetensors"
+    card = store.get_card("a")
+    about = path.stat()
+    flip(path)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    for act in (store.open, store.get_card):
+        with pytest.raises(Problem):
+            act("a")
+    flip(path)
+    assert store.get_card("a") == card
+    loaded.clear()
+    with store.open("a") as file:
+        assert file.read() == path.read_bytes()
+    assert not loaded  # its digest is known
+
+
 def test_a_full_disk_keeps_what_is_there(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,3 +169,23 @@ def test_a_full_disk_keeps_what_is_there(
     assert store.get("a")[0] == before
     assert list(store.list_cards()) == ["a", "b", "c"]
     assert store.put("d", file_of(9))
+
+
+def test_a_folder_that_cannot_be_synced_undoes_no_change(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync = os.fsync
+
+    def fail_for_folders(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(handle)
+
+    before = store.get("a")[0]
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    assert not store.put("a", file_of(9))
+    assert store.get("a")[0] != before
+    assert store.scoped_to("alice").put("n", file_of(9))
+    store.delete("b")
+    assert read(lambda: store.get("b")) == "unknown-memory"
+    assert "A power cut may undo the last change" in caplog.text

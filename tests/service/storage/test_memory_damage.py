@@ -12,6 +12,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from service.storage.memory_copies import claim_folder
+from service.storage.memory_index import is_unused
 from tests.support.memory_peers import Peer, card_of, file_of, flip
 from tests.support.redis_server import RedisServer
 
@@ -39,8 +40,9 @@ def test_a_copy_that_is_missing_or_damaged_is_read_again(
 
 
 def test_a_copy_that_changes_without_a_trace_is_not_sampled_or_uploaded(
-    redis_server: RedisStart, peer: Callable[..., Peer]
+    redis_server: RedisStart, peer: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
     redis = redis_server()
     one = peer(redis, "a")
     one.store.put("m", file_of(0))
@@ -57,10 +59,31 @@ def test_a_copy_that_changes_without_a_trace_is_not_sampled_or_uploaded(
     assert one.events["lost", "memories"] == 1
 
 
+def test_a_copy_that_changes_without_a_trace_is_not_sent(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    one = peer(redis_server(), "a")
+    one.store.put("m", file_of(0))
+    stamp = one.store._sync._copies._stamps
+    for place in (-1, 100):
+        flip(one.copy("m"), place)
+        about = one.copy("m").stat()
+        stamp["m"] = about.st_ino, about.st_mtime_ns, about.st_size
+        if place == -1:
+            with one.store.open("m") as file:
+                assert file.read() == file_of(0)
+        else:
+            assert one.store.get_card("m") == card_of(0)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, flip])
 def test_what_is_lost_everywhere_is_counted_and_all_else_served(
-    redis_server: RedisStart, peer: Callable[..., Peer], damage: Callable[[Path], None]
+    redis_server: RedisStart,
+    peer: Callable[..., Peer],
+    damage: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
     redis = redis_server()
     one = peer(redis, "a")
     for i, name in enumerate("mn"):
@@ -169,6 +192,43 @@ def test_damaged_values_in_redis_are_restored(
     assert one.events["lost", "memories"] == 0
 
 
+@pytest.mark.parametrize("score", [float("inf"), float("-inf"), 1e300, 1e15, 1.5, -5])
+def test_a_deletion_of_a_damaged_revision_deletes_nothing(
+    redis_server: RedisStart, peer: Callable[..., Peer], score: float
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    for i, name in enumerate("mno"):
+        one.store.put(name, file_of(i))
+    one.store.delete("o")
+    before = one.cards()
+    redis.client.hdel("basin:memories", "m")
+    redis.client.zadd("basin:memories:deleted", dict.fromkeys("mnop", score))
+    assert one.cards() == before
+    assert one.events["damaged", "memories"] > 0
+    assert redis.client.zscore("basin:memories:deleted", "m") is None  # it was restored
+    assert one.store.put("p", file_of(3))
+    assert not one.store.put("n", file_of(4))
+    redis.client.zadd("basin:memories:deleted", {"p": score})
+    one.store.delete("p")
+    assert 0 < (redis.client.zscore("basin:memories:deleted", "p") or 0) < 1e15
+    assert one.cards() == peer(redis, "b").cards() == before | {"n": card_of(4)}
+
+
+def test_a_deletion_of_a_damaged_revision_is_written_again(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    one.store.put("m", file_of(0))
+    one.store.delete("m")
+    revision = redis.client.zscore("basin:memories:deleted", "m")
+    redis.client.zadd("basin:memories:deleted", {"m": float("inf")})
+    redis.client.set("basin:history", "new")
+    one.probe()
+    assert redis.client.zscore("basin:memories:deleted", "m") == revision
+
+
 def test_a_damaged_entry_that_only_redis_has_is_for_the_operator(
     redis_server: RedisStart, peer: Callable[..., Peer]
 ) -> None:
@@ -181,6 +241,21 @@ def test_a_damaged_entry_that_only_redis_has_is_for_the_operator(
     assert set(one.cards()) == {"shipped"}
     assert not one.store.put("m", file_of(0))
     assert one.store.get("m")[0] == card_of(0)
+
+
+def test_an_index_that_never_changes_is_still_in_use(
+    redis_server: RedisStart, peer: Callable[..., Peer]
+) -> None:
+    one = peer(redis_server(), "a")
+    one.store.put("m", file_of(0))
+    index = one.folder / "own-of-redis" / "index.json"
+    os.utime(index, (0, 0))
+    assert is_unused(index)
+    one.store.follow()
+    assert not is_unused(index)
+    before = index.stat().st_mtime_ns
+    one.store.follow()
+    assert index.stat().st_mtime_ns == before  # not on each request
 
 
 def test_a_folder_of_a_process_that_ended_long_ago_brings_nothing_back(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from service.errors import Problem
 from service.storage.memories import MemoryStore
 from service.storage.memories_redis import RedisMemoryStore
 from service.storage.redis_client import RedisClient
-from tests.support.memory_peers import card_of, file_of, open_memory_store
+from tests.support.memory_peers import Peer, card_of, file_of, open_memory_store
 from tests.support.redis_server import RedisServer, open_client
+from tests.support.server import Server, answers_with, wait_until
 
 RedisStart = Callable[..., RedisServer]
 OpenStore = Callable[..., RedisMemoryStore]
@@ -189,3 +190,17 @@ def test_what_others_write_into_redis_is_no_path_and_no_memory(
     server.client.set("basin:memory:junk", b"\x80\x04.")
     assert store.list_cards() == {}
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_server_copies_what_no_request_asks_for(
+    start: Callable[..., Server], checkpoints: Path, redis_server: RedisStart, tmp_path: Path
+) -> None:
+    redis = redis_server()
+    server = start(checkpoints=checkpoints, redis_url=redis.url, memory_store=tmp_path / "own")
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    other = Peer(redis, tmp_path / "peer")
+    other.store.put("m", file_of(0))
+    copy = tmp_path / "own-of-redis" / "m.safetensors"
+    wait_until(copy.is_file, 30)
+    other.store.delete("m")
+    wait_until(lambda: not copy.exists(), 30)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.support.memory_peers import Peer, card_of, file_of, take_snapshot
 from tests.support.redis_server import RedisServer
@@ -65,6 +66,24 @@ def test_a_redis_that_is_older_gets_back_what_was_changed_since(
     assert one.events["lost", "memories"] == 0
 
 
+def test_a_deletion_that_is_repeated_is_logged_as_one(
+    redis_server: RedisStart, peer: Callable[..., Peer], tmp_path: Path
+) -> None:
+    redis = redis_server()
+    one = peer(redis, "a")
+    one.store.put("m", file_of(0))
+    snapshot = take_snapshot(redis, tmp_path / "snapshot")
+    one.probe()
+    one.store.delete("m")
+    redis.restart_from(snapshot)
+    with structlog.testing.capture_logs() as logs:
+        one.probe()
+    lines = [line["event"] for line in logs if "memories" in line["event"]]
+    assert lines == ["deletions of memories repeated"]
+    assert one.events["restored", "memories"] == 1
+    assert not redis.client.exists("basin:memory:m")
+
+
 def test_a_change_after_the_loss_is_later_than_what_was_lost(
     redis_server: RedisStart, peer: Callable[..., Peer], tmp_path: Path
 ) -> None:
@@ -107,8 +126,38 @@ def test_servers_that_restore_side_by_side_agree(
             assert server.cards() == latest | {"shipped": card_of(99)}
 
 
+def test_what_another_server_restores_is_not_lost(
+    redis_server: RedisStart,
+    peer: Callable[..., Peer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redis = redis_server()
+    one, two = peer(redis, "a"), peer(redis, "b")
+    for i, name in enumerate("mn"):
+        one.store.put(name, file_of(i))
+    snapshot = take_snapshot(redis, tmp_path / "snapshot")
+    one.probe()
+    for i, name in enumerate("mno"):
+        one.store.put(name, file_of(i + 5))
+    two.probe()
+    latest = two.cards()
+    for name in "mo":
+        two.copy(name).unlink()
+    redis.restart_from(snapshot)
+    two.probe()
+    assert set(two.cards()) == {"n", "shipped"}  # what is only older in Redis waits
+    one.probe()
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
+    assert two.cards() == one.cards() == latest
+    assert not one.events["lost", "memories"] + two.events["lost", "memories"]
+
+
 def test_a_loss_in_part_is_counted_too(
-    redis_server: RedisStart, peer: Callable[..., Peer], tmp_path: Path
+    redis_server: RedisStart,
+    peer: Callable[..., Peer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     redis = redis_server()
     one = peer(redis, "a")
@@ -119,8 +168,12 @@ def test_a_loss_in_part_is_counted_too(
     one.copy("m").unlink()
     redis.restart_from(snapshot)
     one.probe()
-    assert one.events["lost", "memories"] == 1
+    assert one.problem(lambda: one.store.get("m")) == "memories-unavailable"
+    assert one.events["lost", "memories"] == 0
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
     assert one.store.get("m")[0] == card_of(0)
+    one.cards()
+    assert one.events["lost", "memories"] == 1
 
 
 def test_a_server_that_was_killed_before_it_wrote_the_file_still_has_the_old_one(
@@ -136,6 +189,8 @@ def test_a_server_that_was_killed_before_it_wrote_the_file_still_has_the_old_one
     redis.restart_from()
     again = peer(redis, "a")
     assert again.store.get("m")[0] == card_of(0)
+    monkeypatch.setattr("service.storage.memory_sync._LOST_S", 0.0)
+    again.cards()
     assert again.events["lost", "memories"] == 1  # the content that was not acknowledged
 
 

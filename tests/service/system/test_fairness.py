@@ -214,7 +214,7 @@ def test_bytes_of_memories_of_one_key_leave_room(ask: Callable[[str], httpx.Clie
     assert alice.put("/memories/a", json={"patterns": patterns.tolist()}).status_code == 201
     refused = alice.put("/memories/b", json={"patterns": patterns.tolist()})
     check(refused, 507, "store-full")
-    assert "leave free of 40000 (BASIN_MAX_MEMORY_BYTES)" in refused.json()["detail"]
+    assert "share of the 40000 bytes (BASIN_MAX_MEMORY_BYTES)" in refused.json()["detail"]
     assert bob.put("/memories/b", json={"patterns": patterns.tolist()}).status_code == 201
     for client, name in ((alice, "a"), (bob, "b")):
         assert client.delete(f"/memories/{name}").status_code == 204

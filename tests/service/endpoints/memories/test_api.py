@@ -17,6 +17,7 @@ from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.sample.test_api import PATTERNS, QUICK, answer, post, tensors
 from tests.support.bad_score_bodies import SECRET
 from tests.support.bad_tensor_bodies import SAFETENSORS
+from tests.support.memory_peers import flip
 
 VECTORS = {"patterns": PATTERNS.tolist(), "licence": "MIT", "note": "random"}
 
@@ -214,3 +215,12 @@ def test_a_memory_that_is_replaced_while_it_is_sent(hasty, wait):
         wait(lambda: put(client, "large", VECTORS).status_code == 200)
         assert first + b"".join(parts) == raw
     assert client.get("/memories/large").json()["patterns"] == len(PATTERNS)
+
+
+def test_a_damaged_file_is_not_sent(store, client):
+    assert put(client, "damaged", VECTORS).status_code == 201
+    flip(store[1] / "damaged.safetensors")
+    for accept in ("application/json", SAFETENSORS):
+        assert client.get("/memories/damaged", headers={"accept": accept}).status_code == 503
+    assert put(client, "damaged", VECTORS).status_code == 200
+    assert client.get("/memories/damaged").status_code == 200

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.chaos.damage import damage
+from tests.support.chaos.damage import JOB, damage
 from tests.support.chaos.expected import ViolationError, add, put
 from tests.support.chaos.observe import Job, Observer
 from tests.support.chaos.steps import Step
@@ -221,13 +221,18 @@ class Player(Observer):
         if not self.world.redis_runs or self.world.is_paused:
             return
         owner = OWNERS[step.owner]
-        name = self._name(step, "m" if step.detail.startswith("memory") else "g")
-        if damage(self.world.redis.client, step.detail, owner, name, step.value):
-            registers = self.memories if step.detail.startswith("memory") else self.graphs
+        registers, letter = self.graphs, "g"
+        if step.detail.startswith("memory"):
+            registers, letter = self.memories, "m"
+        name = self._name(step, letter)
+        key = damage(self.world.redis.client, step.detail, owner, name, step.value)
+        if key is None:
+            return
+        if step.detail.startswith(("graph", "memory")):
             if register := registers.get((owner, name)):
                 register.is_damaged = True
-            for job in self.jobs.values():
-                job.is_damaged |= step.detail.startswith("job")
+        elif job := self.jobs.get(key.removeprefix(JOB)):
+            job.is_damaged = True
 
     def heal(self, _: Step) -> None:
         self.world.heal()

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +21,7 @@ from uvicorn.main import STARTUP_FAILURE
 from service.auth import cli
 from service.auth.key_store import ApiKeyFileError
 from service.http.server import (
-    SecondaryServer,
+    SecondaryPort,
     prepare_process,
     settings_or_exit,
     uvicorn_config,
@@ -88,7 +87,7 @@ def _serve(worker: bool) -> NoReturn:
     sockets = [config.bind_socket()]
     if settings.admin_port is not None:
         operators = create_admin_app(app.state.context)
-        admin = SecondaryServer(
+        admin = SecondaryPort(
             uvicorn_config(operators, settings.admin_host, settings.admin_port, settings)
         )
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
@@ -104,7 +103,7 @@ def _serve(worker: bool) -> NoReturn:
 class _Server(uvicorn.Server):
     """Drains the jobs when shutdown begins; uvicorn calls the app only when it has ended."""
 
-    def __init__(self, config: uvicorn.Config, admin: SecondaryServer | None) -> None:
+    def __init__(self, config: uvicorn.Config, admin: SecondaryPort | None) -> None:
         super().__init__(config)
         self.has_no_model = False
         self._admin, self._beside = admin, None
@@ -119,7 +118,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if (admin := self._admin) is not None and self.started:
             self._beside = self._context.supervisor.start(
-                "admin port", partial(admin.serve, [admin.socket]), lambda: admin.should_exit
+                "admin port", admin.run, lambda: admin.is_stopping
             )
 
     def _tell_what_is_served(self, context: AppContext) -> None:
@@ -151,7 +150,7 @@ class _Server(uvicorn.Server):
         context.alert_streams.close()
         context.registry.stop_loading()
         if self._admin is not None and self._beside is not None:
-            self._admin.should_exit = True
+            self._admin.stop()
             await asyncio.wait({self._beside}, timeout=context.settings.shutdown_timeout_s)
         await super().shutdown(sockets)
 

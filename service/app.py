@@ -60,7 +60,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         worker: it runs jobs alone, and all it answers is how it is.
 
     Raises:
-        KeysError: there is a file of keys that cannot be read.
+        ApiKeyFileError: there is a file of keys that cannot be read.
     """
     if worker:  # what servers leave to workers is theirs
         settings = settings.model_copy(update={"run_jobs": True})

@@ -94,7 +94,7 @@ class AppContext:
 
         Raises:
             MachineError: the settings ask for a device or backend that this machine lacks.
-            KeysError: the file of API keys cannot be read.
+            ApiKeyFileError: the file of API keys cannot be read.
         """
         metrics = Metrics()
         supervisor = Supervisor(metrics.registry)

@@ -11,7 +11,7 @@ import ray
 from deploy.ray.roster import roster
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
-from service.http.server import SecondaryServer, prepare_process, uvicorn_config
+from service.http.server import SecondaryPort, prepare_process, uvicorn_config
 from service.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ def _watched(context: Any) -> list[asyncio.Task[None]]:
     settings: Settings = context.settings
     host = settings.host if is_loopback(settings.host) else ray.util.get_node_ip_address()
     plain = settings.model_copy(update={"tls_certificate": None, "tls_key": None})
-    beside = SecondaryServer(uvicorn_config(create_health_app(context), host, 0, plain))
-    address = "{}:{}".format(*beside.socket.getsockname()[:2])
+    beside = SecondaryPort(uvicorn_config(create_health_app(context), host, 0, plain))
+    address = "{}:{}".format(*beside.address)
     return [
-        asyncio.create_task(beside.serve([beside.socket])),
+        asyncio.create_task(beside.run()),
         asyncio.create_task(_tell(serve.get_replica_context().replica_id.unique_id, address)),
     ]
 

@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import structlog
 import uvicorn
@@ -111,13 +111,43 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return Loop()
 
 
-class SecondaryServer(uvicorn.Server):
+class _SecondaryServer(uvicorn.Server):
     """A server in the process of another, which gets the signals."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.socket = config.bind_socket()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+@final
+class SecondaryPort:
+    """Serves an app on a port of its own, which is bound when this is made, beside the server of
+    the process. `run` may be called again after it has ended."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._config, self._socket = config, config.bind_socket()
+        self._server = _SecondaryServer(config)
+        self.is_stopping = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and number of the port."""
+        host, number = self._socket.getsockname()[:2]
+        return host, number
+
+    async def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            OSError: the port cannot be bound again.
+        """
+        if self._socket.fileno() < 0:  # closed by the run before
+            try:
+                self._socket = self._config.bind_socket()
+            except SystemExit as error:  # as uvicorn ends a process that begins
+                raise OSError(f"the port {self._config.port} cannot be bound") from error
+        self._server = _SecondaryServer(self._config)
+        await self._server.serve([self._socket])
+
+    def stop(self) -> None:
+        self.is_stopping = self._server.should_exit = True

@@ -71,8 +71,8 @@ class LogWriter:
         return not self._size
 
     def close(self) -> None:
-        """Flush at the exit of the process. Later lines are written by who puts them, unless the
-        flush took too long: then there is no reader, and they are dropped."""
+        """Flush at the exit of the process. Later lines are written by the thread that logs them,
+        unless the flush took too long: then there is no reader, and they are dropped."""
         self.flush()
         self._is_closed = True
 

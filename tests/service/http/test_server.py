@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import socket
 
+import httpx
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from structlog.testing import capture_logs
 
 from service.http import server
-from service.http.server import prepare_process, settings_or_exit, warn_of_unknown_settings
+from service.http.server import (
+    SecondaryPort,
+    prepare_process,
+    settings_or_exit,
+    warn_of_unknown_settings,
+)
 from service.settings import Settings
 
 
@@ -49,3 +59,38 @@ def test_a_misspelt_setting_is_logged_with_the_nearest_one() -> None:
         ("BASIN_PRT", "BASIN_PORT"),
         ("BASIN_ZZZZZZ", None),
     ]
+
+
+def test_a_port_that_has_ended_can_be_served_again() -> None:
+    async def play() -> None:
+        app = FastAPI()
+
+        @app.get("/")
+        def answer() -> str:
+            return "yes"
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            number = free.getsockname()[1]
+        config = uvicorn.Config(app, "127.0.0.1", number, log_config=None)
+        port = SecondaryPort(config)
+        assert port.address == ("127.0.0.1", number)
+        async with httpx.AsyncClient() as client:
+            for _ in range(2):
+                running = asyncio.create_task(port.run())
+                await asyncio.sleep(0)
+                while not port._server.started:
+                    await asyncio.sleep(0.01)
+                answered = await client.get(f"http://127.0.0.1:{number}/")
+                assert answered.json() == "yes"
+                port._server.should_exit = True  # by itself
+                await running
+            running = asyncio.create_task(port.run())
+            await asyncio.sleep(0)
+            while not port._server.started:
+                await asyncio.sleep(0.01)
+            port.stop()
+            await running
+            assert port.is_stopping
+
+    asyncio.run(asyncio.wait_for(play(), 30))

@@ -36,9 +36,10 @@ def _overwrite(
             client.lset(f"{graph}:log", 0, junk)
             return f"{graph}:log"
         case "graph key type":
-            if not client.delete(f"{graph}:base"):
+            if not client.exists(f"{graph}:base"):
                 return None
-            client.rpush(f"{graph}:base", junk)
+            with client.pipeline(transaction=True) as both:  # neither, where there is no room
+                both.delete(f"{graph}:base").rpush(f"{graph}:base", junk).execute()
             return f"{graph}:base"
         case "memory content":
             return memory if client.set(memory, junk, xx=True) else None

@@ -26,13 +26,13 @@ class Histories:
         self._rows = frame.drop(columns=["is_fraud", "typology"]).to_dict("records")
         self._answers = dict[int, Any]()
         self._worlds = 0
-        self._world = self._make()
+        self._world: World | None = None
 
     def __enter__(self) -> Histories:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._world.close()
+        self._close()
 
     def play_seed(self, seed: int, counts: Counter[str]) -> ViolationError | None:
         """Play the history of a seed; return what must not have happened, if it did."""
@@ -54,15 +54,18 @@ class Histories:
 
     def _play(self, steps: Sequence[Step], counts: Counter[str]) -> ViolationError | None:
         self._number += 1
+        if self._world is None:
+            self._worlds += 1
+            self._world = World(self._folder / f"world-{self._worlds}")
         player = Player(self._world, f"h{self._number}", self._rows, self._answers, counts)
         try:
             player.play(steps)
         except ViolationError as violation:
-            self._world.close()  # whatever is left of it must not trouble the next
-            self._world = self._make()
+            self._close()  # what is left of it must not trouble the next
             return violation
         return None
 
-    def _make(self) -> World:
-        self._worlds += 1
-        return World(self._folder / f"world-{self._worlds}")
+    def _close(self) -> None:
+        if self._world is not None:
+            world, self._world = self._world, None
+            world.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import OutOfMemoryError
@@ -11,10 +12,21 @@ JOB = "basin:job:"  # and the id
 JUNK = (b"", b"garbage", b"\xff\xfe\x00", b"{}", b"[]", b"5", b'{"features":5}', b"\x00" * 100)
 
 
-def damage(client: Any, what: str, owner: str, name: str, value: int) -> str | None:
-    """Overwrite a value; return its key, or None if there was none, or no room for another."""
+def damage(
+    client: Any, what: str, owner: str, name: str, jobs: Sequence[str], value: int
+) -> str | None:
+    """Overwrite a value; return its key, or None if there was none, or no room for another.
+
+    Args:
+        name: of the graph or memory.
+        jobs: ids, of which one is chosen.
+        value: chooses what is written.
+    """
+    junk = JUNK[value % len(JUNK)]
     try:
-        return _overwrite(client, what, owner, name, JUNK[value % len(JUNK)], value)
+        if what in ("job hash", "job body"):
+            return _damage_job(client, what, jobs, junk, value)
+        return _overwrite(client, what, owner, name, junk, value)
     except OutOfMemoryError:
         return None
 
@@ -45,12 +57,6 @@ def _overwrite(
             return memory if client.set(memory, junk, xx=True) else None
         case "memory index":
             return _replace_field(client, "basin:memories", f"{owner}/{name}", junk)
-        case "job hash":
-            job = _choose(client, JOB + "*", value)
-            return job if job and client.delete(job) else None
-        case "job body":
-            job = _choose(client, JOB + "*", value)
-            return _replace_field(client, job, "body", junk) if job else None
         case "job ghost":
             client.zadd("basin:jobs:waiting", {f"ghost-{value}": -value})
             return "basin:jobs:waiting"
@@ -78,6 +84,13 @@ def _replace_field(client: Any, key: str, field: str, junk: bytes) -> str | None
     return key
 
 
-def _choose(client: Any, pattern: str, seed: int) -> str | None:
-    keys = sorted(client.scan_iter(pattern))
-    return random.Random(seed).choice(keys).decode() if keys else None
+def _damage_job(client: Any, what: str, jobs: Sequence[str], junk: bytes, value: int) -> str | None:
+    keys = [JOB + id for id in jobs if client.hexists(JOB + id, "body")]
+    if not keys:
+        return None
+    key = random.Random(value).choice(keys)
+    if what == "job hash":
+        client.delete(key)
+    else:
+        client.hset(key, "body", junk)
+    return key

@@ -218,7 +218,8 @@ class Player(Observer):
         if step.detail.startswith("memory"):
             registers, letter = self.memories, "m"
         name = self._name(step, letter)
-        key = damage(self.world.redis.client, step.detail, owner, name, step.value)
+        client = self.world.redis.client
+        key = damage(client, step.detail, owner, name, list(self.jobs), step.value)
         if key is None:
             return
         self.counts[f"damage of {step.detail}"] += 1

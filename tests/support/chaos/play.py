@@ -230,11 +230,11 @@ class Player(Observer):
             job.is_damaged = True
 
     def heal(self, _: Step) -> None:
-        self.world.heal()
+        self.settle()
 
     def check_all(self) -> None:
         """Heal; all objects are as they may be, on both servers alike, and all jobs end."""
-        self.world.heal()
+        self.settle()
         for server in SERVERS:
             for (owner, _), register in self.graphs.items():
                 self._check_graph(register, Step("", server, OWNERS.index(owner)))

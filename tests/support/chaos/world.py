@@ -90,6 +90,7 @@ class World:
         self.headers = {name: ring.add(name) for name in OWNERS}
         self.headers[LIMITED] = ring.add(LIMITED, rate={"per_second": PER_SECOND, "burst": BURST})
         self.redis_runs, self.is_paused, self.is_full = True, False, False
+        self.was_full = False  # what servers were to restore may have been refused
         self._lost = 0.0  # when Redis may have lost something
         with ExitStack() as stack:  # what has been started ends, also where the rest does not start
             self.redis = RedisServer(
@@ -144,6 +145,7 @@ class World:
     def set_full(self, is_full: bool) -> None:
         self.redis.client.config_set("maxmemory", int(is_full))  # 0 is no limit
         self.is_full = is_full
+        self.was_full |= is_full
 
     def flush(self) -> None:
         self.redis.client.flushall()
@@ -172,7 +174,7 @@ class World:
         return (
             self.redis_runs
             and not self.is_paused
-            and not self.is_full
+            and not self.was_full
             and all(proxy.state == "open" for proxy in self.proxies)
             and all(process.running is not None for process in self.processes)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +18,13 @@ def damage(
 
     Args:
         name: of the graph or memory.
-        jobs: ids, of which one is chosen.
+        jobs: ids, of which the first that Redis has is damaged.
         value: chooses what is written.
     """
     junk = JUNK[value % len(JUNK)]
     try:
         if what in ("job hash", "job body"):
-            return _damage_job(client, what, jobs, junk, value)
+            return _damage_job(client, what, jobs, junk)
         return _overwrite(client, what, owner, name, junk, value)
     except OutOfMemoryError:
         return None
@@ -84,13 +83,10 @@ def _replace_field(client: Any, key: str, field: str, junk: bytes) -> str | None
     return key
 
 
-def _damage_job(client: Any, what: str, jobs: Sequence[str], junk: bytes, value: int) -> str | None:
-    keys = [JOB + id for id in jobs if client.hexists(JOB + id, "body")]
-    if not keys:
-        return None
-    key = random.Random(value).choice(keys)
-    if what == "job hash":
-        client.delete(key)
-    else:
-        client.hset(key, "body", junk)
-    return key
+def _damage_job(client: Any, what: str, jobs: Sequence[str], junk: bytes) -> str | None:
+    for key in (JOB + id for id in jobs):
+        if what == "job hash" and client.delete(key):
+            return key
+        if what == "job body" and _replace_field(client, key, "body", junk):
+            return key
+    return None

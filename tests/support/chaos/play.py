@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -211,23 +212,25 @@ class Player(Observer):
                 process.start()
 
     def damage(self, step: Step) -> None:
+        """Damage an object of the history, the first of these that Redis has."""
         if not self.world.redis_runs or self.world.is_paused:
             return
-        owner = OWNERS[step.owner]
-        registers, letter = self.graphs, "g"
-        if step.detail.startswith("memory"):
-            registers, letter = self.memories, "m"
-        name = self._name(step, letter)
+        kind = step.detail.split(" ")[0]
+        registers = {"graph": self.graphs, "memory": self.memories}.get(kind, {})
+        order = random.Random(step.value)
+        objects = order.sample(list(registers), len(registers)) or [("", "")]
+        jobs = order.sample(list(self.jobs), len(self.jobs))
         client = self.world.redis.client
-        key = damage(client, step.detail, owner, name, list(self.jobs), step.value)
-        if key is None:
-            return
-        self.counts[f"damage of {step.detail}"] += 1
-        if step.detail.startswith(("graph", "memory")):
+        for owner, name in objects:
+            key = damage(client, step.detail, owner, name, jobs, step.value)
+            if key is None:
+                continue
+            self.counts[f"damage of {step.detail}"] += 1
             if register := registers.get((owner, name)):
                 register.is_damaged = True
-        elif job := self.jobs.get(key.removeprefix(JOB)):
-            job.is_damaged = True
+            elif job := self.jobs.get(key.removeprefix(JOB)):
+                job.is_damaged = True
+            return
 
     def heal(self, _: Step) -> None:
         self.settle()

@@ -2,9 +2,10 @@
 
 Each request is computed by itself on one thread of torch, without HTTP: the neighborhood in
 `examples/tolokers.json`, random graphs (one with a target of more neighbors than are tried), and
-molecules, short and long; plain, with each kind of reasons, and with explanations. Rounds are
-interleaved. Printed are the cost that a quota is charged, the median milliseconds, the nanoseconds
-per cost, and those over the plain request's.
+molecules, short and long; plain, with each kind of reasons, and with explanations. The requests of
+a round have a random order, so that nothing periodic meets one of them each time. Printed are the
+cost that a quota is charged, the median milliseconds, the nanoseconds per cost, and those over the
+plain request's.
 
     python -m benchmarks.cost [rounds]
 """
@@ -12,6 +13,7 @@ per cost, and those over the plain request's.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import sys
 import time
@@ -47,7 +49,7 @@ def _load(name: str) -> Any:
     return handle_for(checkpoint.load_checkpoint(find_shipped("checkpoints") / name))
 
 
-def _example(model: Scorer) -> tuple[Graph, np.ndarray]:
+def _example() -> tuple[Graph, np.ndarray]:
     body = json.loads((Path(__file__).parents[1] / "examples" / "tolokers.json").read_text())
     x, edges = (np.array(body["graph"][name]) for name in ("x", "edge_index"))
     return Graph(x.astype(np.float32), edges), np.arange(3)
@@ -86,8 +88,10 @@ def _make_classes(model: Classifier, smiles: Sequence[str]) -> dict[str, Work]:
 
 def _measure(case: str, works: dict[str, Work], rounds: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in works}
+    order = random.Random(0)
     for number in range(rounds + 1):
-        for name, (_, compute) in works.items():
+        for name in order.sample(list(works), len(works)):
+            _, compute = works[name]
             started = time.perf_counter()
             compute()
             if number:  # the first one is not counted
@@ -106,7 +110,7 @@ def main() -> None:
     scorer, ames = _load("cdat-tolokers"), _load("cdat-ames")
     few = np.arange(4)
     cases = {
-        "examples/tolokers.json": _make_scores(scorer, *_example(scorer)),
+        "examples/tolokers.json": _make_scores(scorer, *_example()),
         "300 nodes, 1,200 edges": _make_scores(scorer, _random_graph(scorer, 300, 1_200), few),
         "3,000 nodes, 30,000 edges": _make_scores(
             scorer, _random_graph(scorer, 3_000, 30_000, 100), few[:1]

@@ -2,72 +2,91 @@
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import OutOfMemoryError
 
+JOB = "basin:job:"  # and the id
 JUNK = (b"", b"garbage", b"\xff\xfe\x00", b"{}", b"[]", b"5", b'{"features":5}', b"\x00" * 100)
 
 
-def damage(client: Any, what: str, owner: str, name: str, value: int) -> bool:
-    """Overwrite a value; return whether there was one, and room for another."""
-    try:
-        return _overwrite(client, what, owner, name, value)
-    except OutOfMemoryError:
-        return False
+def damage(
+    client: Any, what: str, owner: str, name: str, jobs: Sequence[str], value: int
+) -> str | None:
+    """Overwrite a value; return its key, or None if there was none, or no room for another.
 
-
-def _overwrite(client: Any, what: str, owner: str, name: str, value: int) -> bool:
+    Args:
+        name: of the graph or memory.
+        jobs: ids, of which the first that Redis has is damaged.
+        value: chooses what is written.
+    """
     junk = JUNK[value % len(JUNK)]
-    graph = f"basin:graph:{owner}/{name}"
+    try:
+        if what in ("job hash", "job body"):
+            return _damage_job(client, what, jobs, junk)
+        return _overwrite(client, what, owner, name, junk, value)
+    except OutOfMemoryError:
+        return None
+
+
+def _overwrite(
+    client: Any, what: str, owner: str, name: str, junk: bytes, value: int
+) -> str | None:
+    graph, memory = f"basin:graph:{owner}/{name}", f"basin:memory:{owner}/{name}"
     match what:
         case "graph head":
-            if not client.hexists(f"basin:graphs:{owner}", name):
-                return False
-            client.hset(f"basin:graphs:{owner}", name, junk)
+            return _replace_field(client, f"basin:graphs:{owner}", name, junk)
         case "graph snapshot":
-            return bool(client.set(f"{graph}:base", junk, xx=True))
+            return f"{graph}:base" if client.set(f"{graph}:base", junk, xx=True) else None
         case "graph log":
-            return bool(client.rpushx(f"{graph}:log", junk))
+            return f"{graph}:log" if client.rpushx(f"{graph}:log", junk) else None
         case "graph log entry":
             if not client.llen(f"{graph}:log"):
-                return False
+                return None
             client.lset(f"{graph}:log", 0, junk)
+            return f"{graph}:log"
         case "graph key type":
             if not client.exists(f"{graph}:base"):
-                return False
-            client.delete(f"{graph}:base")
-            client.rpush(f"{graph}:base", junk)
+                return None
+            with client.pipeline(transaction=True) as both:  # neither, where there is no room
+                both.delete(f"{graph}:base").rpush(f"{graph}:base", junk).execute()
+            return f"{graph}:base"
         case "memory content":
-            return bool(client.set(f"basin:memory:{owner}/{name}", junk, xx=True))
+            return memory if client.set(memory, junk, xx=True) else None
         case "memory index":
-            if not client.hexists("basin:memories", f"{owner}/{name}"):
-                return False
-            client.hset("basin:memories", f"{owner}/{name}", junk)
-        case "job hash":
-            if job := _choose(client, "basin:job:*", value):
-                client.delete(job)
-        case "job body":
-            if job := _choose(client, "basin:job:*", value):
-                client.hset(job, "body", junk)
+            return _replace_field(client, "basin:memories", f"{owner}/{name}", junk)
         case "job ghost":
             client.zadd("basin:jobs:waiting", {f"ghost-{value}": -value})
+            return "basin:jobs:waiting"
         case "job foreign id":
             client.zadd("basin:jobs:waiting", {b"\xff\xfe": 0})
             client.zadd("basin:jobs:running", {b"\xfe": 0})
+            return "basin:jobs:running"
         case "cached answers":
-            for key in client.scan_iter("basin:answer:*"):
+            keys = list(client.scan_iter("basin:answer:*"))
+            for key in keys:
                 client.set(key, junk, keepttl=True)
+            return "basin:answer:*" if keys else None
         case "rate":
-            client.set(
-                "basin:rate:limited", ("inf", "nan", "x", "1e300", "-1e300", "99999999999")[value]
-            )
+            values = ("inf", "nan", "x", "1e300", "-1e300", "99999999999")
+            client.set("basin:rate:limited", values[value])
+            return "basin:rate:limited"
         case _:
             raise ValueError(what)
-    return True
 
 
-def _choose(client: Any, pattern: str, seed: int) -> bytes | None:
-    keys = sorted(client.scan_iter(pattern))
-    return random.Random(seed).choice(keys) if keys else None
+def _replace_field(client: Any, key: str, field: str, junk: bytes) -> str | None:
+    if not client.hexists(key, field):
+        return None
+    client.hset(key, field, junk)
+    return key
+
+
+def _damage_job(client: Any, what: str, jobs: Sequence[str], junk: bytes) -> str | None:
+    for key in (JOB + id for id in jobs):
+        if what == "job hash" and client.delete(key):
+            return key
+        if what == "job body" and _replace_field(client, key, "body", junk):
+            return key
+    return None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 State = Hashable  # None if there is no such object
 Change = Callable[[State], State]
@@ -80,6 +84,24 @@ def show(state: State) -> str:
     if isinstance(state, frozenset):
         return "{" + ",".join(sorted(map(str, state))) + "}"
     return str(state)
+
+
+def make_patterns(value: int) -> np.ndarray:
+    """Patterns of a memory, whose number gives the value. Shape: (value + 2, 8)."""
+    return np.eye(8, dtype=np.float32)[: value + 2]
+
+
+def is_equal(a: Any, b: Any) -> bool:
+    """Whether two parsed JSON values are equal, up to rounding of float32."""
+    match a, b:
+        case dict(), dict():
+            return a.keys() == b.keys() and all(is_equal(a[key], b[key]) for key in a)
+        case list(), list():
+            return len(a) == len(b) and all(map(is_equal, a, b))
+        case float(), float() | int():
+            return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)
+        case _:
+            return a == b
 
 
 def add(item: State) -> Change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import numpy as np
+import safetensors.numpy
 
-from tests.support.chaos.expected import Register, ViolationError, put
+from models.memories import read_card
+from models.memories.file import ITEMS
+from service.media_types import SAFETENSORS
+from tests.support.chaos.expected import Register, ViolationError, is_equal, make_patterns, put
 from tests.support.chaos.steps import Step
-from tests.support.chaos.world import OWNERS, SERVERS, World
+from tests.support.chaos.world import BURST, LIMITED, OWNERS, PER_SECOND, SERVERS, World
 
 _SETTLE_S = 40.0
+_AGAIN_S = 6.0  # servers write a memory again that Redis refused 5 s ago, when one is read
 FIXED = {"targets": ["n0"], "neighborhood": {"hops": 2}}
 Owner = str
 
@@ -42,17 +49,35 @@ class Observer:
     streams: dict[tuple[Owner, str], Register] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     by_digest: dict[str, Any] = field(default_factory=dict)
+    by_memory: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    samples: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """End all faults; wait until what can be restored is restored.
+
+        What a full Redis refused is written again when a server that has it reads it.
+        """
+        self.world.heal()
+        if self.world.was_full:
+            time.sleep(_AGAIN_S)
+            for server in SERVERS:
+                self._ask_each("GET", server)
+            self.world.was_full = False
 
     def forget_all(self) -> None:
         """Delete the objects, so that the next history begins with nothing."""
-        self.world.heal()
+        self.world.forget_snapshot()
+        self._ask_each("DELETE", 0)
+
+    def _ask_each(self, method: str, server: int) -> None:
+        """Send a request for each object."""
         for registers, path in (
             (self.graphs, "graphs"),
             (self.streams, "graphs"),
             (self.memories, "memories"),
         ):
             for owner, name in registers:
-                self.world.client(0, owner).delete(f"/{path}/{name}")
+                self._ask(Step("", server, OWNERS.index(owner)), method, f"/{path}/{name}")
 
     def _check_graph(self, register: Register, step: Step) -> None:
         is_strict = self._is_strict(step.server)
@@ -74,19 +99,38 @@ class Observer:
 
     def _check_memory(self, register: Register, step: Step) -> None:
         is_strict = self._is_strict(step.server)
-        body = {"memory": register.name, "steps": 1, "num_samples": 1, "beta": 1e4, "seed": 1}
-        response = self._read(register, step, "memories", is_strict)
+        response = self._read(register, step, "memories", is_strict, accept=SAFETENSORS)
         if response is None:
             return
-        state = response.json()["patterns"] - 2
-        register.observe(state, step.server, is_strict)
-        self._ask(step, "POST", "/sample", json=body)
+        value = self._check_file(register.name, response.content)
+        register.observe(value, step.server, is_strict)
+        body = {"memory": register.name, "steps": 1, "num_samples": 1, "beta": 1e4, "seed": 1}
+        response = self._ask(step, "POST", "/sample", json=body)
+        if response is None or self._is_refused(register, response, is_strict) or not is_strict:
+            return
+        samples = response.json()["samples"]
+        if not is_equal(self.samples.setdefault((register.name, value), samples), samples):
+            raise ViolationError(f"{register.name}: two answers to one request: {samples}")
+
+    def _check_file(self, name: str, file: bytes) -> int:
+        """Return the value of the memory that a file holds.
+
+        Raises:
+            ViolationError: it is not what was put, or not equal to another file of this value.
+        """
+        items, note = safetensors.numpy.load(file)[ITEMS], read_card(file).note
+        value = len(items) - 2
+        if not np.array_equal(items, make_patterns(value)) or note != name:
+            raise ViolationError(f"{name} holds what was not put: {items}, note {note!r}")
+        if self.by_memory.setdefault((name, value), file) != file:
+            raise ViolationError(f"{name}: two files of the value {value} differ")
+        return value
 
     def _read(
-        self, register: Register, step: Step, path: str, is_strict: bool
+        self, register: Register, step: Step, path: str, is_strict: bool, **headers: str
     ) -> httpx.Response | None:
         """Return the answer about an object that is stored; where it is not, observe that."""
-        response = self._ask(step, "GET", f"/{path}/{register.name}")
+        response = self._ask(step, "GET", f"/{path}/{register.name}", headers=headers)
         if response is None:
             return None
         if response.status_code == 404:
@@ -130,11 +174,40 @@ class Observer:
                 raise ViolationError(f"{path}: no alerts of {expected - raised.keys()}")
             time.sleep(0.2)
 
+    def _check_rate(self, servers: Sequence[int], buckets: int) -> int:
+        """Send requests of the limited key until one is refused; return how many were not.
+
+        Args:
+            servers: these take turns.
+            buckets: that may let requests pass: that of Redis, and where Redis is away the
+                server's own.
+
+        Raises:
+            ViolationError: more passed than the limit allows, or the key is to wait for longer than
+                the limit says.
+        """
+        accepted, began = 0, time.monotonic()
+        for server in itertools.islice(itertools.cycle(servers), 4 * BURST):
+            response = self._ask(Step("", server), "GET", "/models", owner=LIMITED)
+            if response is None:
+                break
+            if response.status_code != 200:
+                wait_s = float(response.headers.get("retry-after", "inf"))
+                if response.status_code != 429 or wait_s > 1:  # one request's time, rounded up
+                    raise ViolationError(f"limited key: {response.status_code}, wait {wait_s} s")
+                break
+            accepted += 1
+            allowed = buckets * (BURST + PER_SECOND * (time.monotonic() - began))
+            if accepted > allowed + 1:
+                raise ViolationError(f"limited key: {accepted} requests passed, not {allowed:.1f}")
+        return accepted
+
     def _check_job(self, id: str, job: Job) -> None:
-        client = self.world.client(0, job.owner)
+        step = Step("", 0, OWNERS.index(job.owner))
         end = time.monotonic() + _SETTLE_S
         while True:
-            response = client.get(f"/jobs/{id}")
+            response = self._ask(step, "GET", f"/jobs/{id}")
+            assert response is not None, f"job {id}: server 0 is not ready"
             if response.status_code == 404 and job.may_be_lost | job.is_damaged:
                 return
             assert response.status_code == 200, f"job {id}: {response.status_code} {response.text}"
@@ -144,14 +217,15 @@ class Observer:
             if time.monotonic() > end:
                 raise ViolationError(f"job {id} has not ended after {_SETTLE_S} s: {response.text}")
             time.sleep(0.1)
-        result = client.get(f"/jobs/{id}/result")
+        result = self._ask(step, "GET", f"/jobs/{id}/result")
+        assert result is not None, f"job {id}: server 0 is not ready"
         if result.status_code == 200:
             self._compare_answer(job.body, result.json())
         elif not (job.is_damaged or (job.may_be_lost and "job-lost" in result.text)):
             raise ViolationError(f"job {id} is {status}: {result.status_code} {result.text[:300]}")
 
     def _compare_answer(self, body: int, answer: dict[str, Any]) -> None:
-        if self.answers.setdefault(body, answer["results"]) != answer["results"]:
+        if not is_equal(self.answers.setdefault(body, answer["results"]), answer["results"]):
             raise ViolationError(
                 f"two answers to one request: {answer['results']} {self.answers[body]}"
             )
@@ -162,7 +236,7 @@ class Observer:
             return
         key = f"{register.name}/{node}/{answer['graph']['revision']}/{digest}"
         result = answer["results"]
-        if self.by_digest.setdefault(key, result) != result:
+        if not is_equal(self.by_digest.setdefault(key, result), result):
             raise ViolationError(
                 f"two answers under one digest: {key} {result} {self.by_digest[key]}"
             )

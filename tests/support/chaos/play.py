@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.chaos.damage import damage
-from tests.support.chaos.expected import ViolationError, add, put
+from tests.support.chaos.damage import JOB, damage
+from tests.support.chaos.expected import ViolationError, add, make_patterns, put
 from tests.support.chaos.observe import Job, Observer
 from tests.support.chaos.steps import Step
-from tests.support.chaos.world import LIMITED, OWNERS, SERVERS
+from tests.support.chaos.world import BURST, OWNERS, PER_SECOND, SERVERS
 
 FEATURES = 10
 
@@ -72,9 +74,8 @@ class Player(Observer):
 
     def put_memory(self, step: Step) -> None:
         register = self._register(self.memories, step, "m")
-        response = self._ask(
-            step, "PUT", f"/memories/{register.name}", json={"patterns": _patterns(step.value)}
-        )
+        body = {"patterns": make_patterns(step.value).tolist(), "note": register.name}
+        response = self._ask(step, "PUT", f"/memories/{register.name}", json=body)
         if self._note(register, put(step.value), response, step.server, (200, 201)):
             register.is_damaged = False
 
@@ -137,14 +138,7 @@ class Player(Observer):
         self._compare_answer(step.value, response.json())
 
     def ask_limited(self, step: Step) -> None:
-        response = self._ask(step, "GET", "/models", owner=LIMITED)
-        if response is None or response.status_code == 200:
-            return
-        wait_s = float(response.headers.get("retry-after", "inf"))
-        if response.status_code != 429 or wait_s > 2:
-            raise ViolationError(
-                f"a key with 10 requests per second: {response.status_code}, to wait {wait_s} s"
-            )
+        self._check_rate([step.server], buckets=2)
 
     def list_all(self, step: Step) -> None:
         owner = OWNERS[step.owner]
@@ -218,23 +212,32 @@ class Player(Observer):
                 process.start()
 
     def damage(self, step: Step) -> None:
+        """Damage an object of the history, the first of these that Redis has."""
         if not self.world.redis_runs or self.world.is_paused:
             return
-        owner = OWNERS[step.owner]
-        name = self._name(step, "m" if step.detail.startswith("memory") else "g")
-        if damage(self.world.redis.client, step.detail, owner, name, step.value):
-            registers = self.memories if step.detail.startswith("memory") else self.graphs
+        kind = step.detail.split(" ")[0]
+        registers = {"graph": self.graphs, "memory": self.memories}.get(kind, {})
+        order = random.Random(step.value)
+        objects = order.sample(list(registers), len(registers)) or [("", "")]
+        jobs = order.sample(list(self.jobs), len(self.jobs))
+        client = self.world.redis.client
+        for owner, name in objects:
+            key = damage(client, step.detail, owner, name, jobs, step.value)
+            if key is None:
+                continue
+            self.counts[f"damage of {step.detail}"] += 1
             if register := registers.get((owner, name)):
                 register.is_damaged = True
-            for job in self.jobs.values():
-                job.is_damaged |= step.detail.startswith("job")
+            elif job := self.jobs.get(key.removeprefix(JOB)):
+                job.is_damaged = True
+            return
 
     def heal(self, _: Step) -> None:
-        self.world.heal()
+        self.settle()
 
     def check_all(self) -> None:
         """Heal; all objects are as they may be, on both servers alike, and all jobs end."""
-        self.world.heal()
+        self.settle()
         for server in SERVERS:
             for (owner, _), register in self.graphs.items():
                 self._check_graph(register, Step("", server, OWNERS.index(owner)))
@@ -244,8 +247,11 @@ class Player(Observer):
                 self._check_stream(register, Step("", server, OWNERS.index(owner)))
         for id, job in self.jobs.items():
             self._check_job(id, job)
+        self._check_rate(SERVERS, buckets=1)  # what was damaged of the bucket is replaced now
+        time.sleep(BURST / PER_SECOND)  # the bucket is full
+        if (accepted := self._check_rate(SERVERS, buckets=1)) < BURST:
+            raise ViolationError(f"limited key: only {accepted} requests passed")
         for server in SERVERS:
-            self.ask_limited(Step("", server))
             self.score(Step("", server, value=1))
             for number in range(2):
                 fresh = Step("", server, number, 2 + server, 0)
@@ -258,11 +264,6 @@ class Player(Observer):
 def _features(node: str) -> list[float]:
     first = sum(map(ord, node)) % 7 / 7
     return [round(first + 0.1 * i, 3) for i in range(FEATURES)]
-
-
-def _patterns(value: int) -> list[list[float]]:
-    """Patterns whose number tells the value."""
-    return [[float(i == j) for j in range(8)] for i in range(value + 2)]
 
 
 def _body(value: int) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import socket
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from models.paths import find_shipped
 from tests.support.api_keys import Ring
 from tests.support.chaos.proxy import Proxy
 from tests.support.forked_server import ForkedProcess
@@ -21,11 +22,12 @@ from tests.support.redis_server import RedisServer
 
 OWNERS = ("one", "two")
 LIMITED = "limited"  # a key with a rate
+PER_SECOND, BURST = 10, 10  # of it
 SERVERS = (0, 1)
 WORKER = 2
 _START_S, _TIMEOUT_S, _PROBE_S = 120.0, 30.0, 2.0
+_MODELS = ("cdat-tolokers", "cdat-payments")
 _SETTINGS = {
-    "models": "cdat-tolokers,cdat-payments",
     "default_anomaly_model": "cdat-tolokers",
     "cache_bytes": 1 << 20,
     "job_lease_s": 2,
@@ -61,6 +63,11 @@ class Process:
             self.running.wait(30)
             self.running = None
 
+    def close(self) -> None:
+        self.kill()
+        for client in self.clients.values():
+            client.close()
+
     def health(self) -> dict[str, Any] | None:
         """What /health/ready says; None unless it is 200."""
         try:
@@ -69,12 +76,6 @@ class Process:
             return None
         return response.json() if response.status_code == 200 else None
 
-    def read_metric(self, name: str, headers: dict[str, str]) -> float:
-        """The sum of a metric over its labels."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", headers=headers, timeout=10).text
-        values = re.findall(rf"^{name}(?:{{[^}}]*}})? ([0-9.e+-]+)$", text, re.MULTILINE)
-        return sum(map(float, values))
-
 
 class World:
     """Starts everything; `heal` ends all faults and waits until everything is well."""
@@ -82,20 +83,31 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "redis").mkdir(parents=True)
-        self.redis = RedisServer(
-            *(folder / "redis", "--appendfsync", "always"),
-            *("--maxmemory-policy", "noeviction"),
-        )
+        (folder / "checkpoints").mkdir()
+        for model in _MODELS:
+            (folder / "checkpoints" / model).symlink_to(find_shipped("checkpoints") / model)
         ring = Ring(folder / "keys.json")
         self.headers = {name: ring.add(name) for name in OWNERS}
-        self.headers[LIMITED] = ring.add(LIMITED, rate={"per_second": 10, "burst": 10})
-        self.proxies = [Proxy(self.redis.port) for _ in (*SERVERS, WORKER)]
-        self.processes = [self._make(number) for number in (*SERVERS, WORKER)]
+        self.headers[LIMITED] = ring.add(LIMITED, rate={"per_second": PER_SECOND, "burst": BURST})
         self.redis_runs, self.is_paused, self.is_full = True, False, False
+        self.was_full = False  # what servers were to restore may have been refused
         self._lost = 0.0  # when Redis may have lost something
-        for process in self.processes:
-            process.start()
-        self.heal()
+        with ExitStack() as stack:  # what has been started ends, also where the rest does not start
+            self.redis = RedisServer(
+                *(folder / "redis", "--appendfsync", "always"),
+                *("--maxmemory-policy", "noeviction"),
+            )
+            stack.callback(self.redis.end)
+            self.proxies, self.processes = list[Proxy](), list[Process]()
+            for number in (*SERVERS, WORKER):
+                self.proxies.append(Proxy(self.redis.port))
+                stack.callback(self.proxies[number].close)
+                self.processes.append(self._make(number))
+                stack.callback(self.processes[number].close)
+            self.processes[0].start()
+            self._wait_until_well([0])  # it compiles the kernels that the others load
+            self.heal()
+            self._stack = stack.pop_all()
 
     def client(self, server: int, owner: str) -> httpx.Client:
         clients = self.processes[server].clients
@@ -133,6 +145,7 @@ class World:
     def set_full(self, is_full: bool) -> None:
         self.redis.client.config_set("maxmemory", int(is_full))  # 0 is no limit
         self.is_full = is_full
+        self.was_full |= is_full
 
     def flush(self) -> None:
         self.redis.client.flushall()
@@ -140,8 +153,11 @@ class World:
 
     def take_snapshot(self) -> None:
         """Copy what Redis has on its disk now."""
-        shutil.rmtree(self.folder / "snapshot", ignore_errors=True)
+        self.forget_snapshot()
         shutil.copytree(self.folder / "redis" / "appendonlydir", self.folder / "snapshot")
+
+    def forget_snapshot(self) -> None:
+        shutil.rmtree(self.folder / "snapshot", ignore_errors=True)
 
     def go_back(self, to_nothing: bool) -> None:
         """Restart Redis with the snapshot, or with nothing."""
@@ -158,7 +174,7 @@ class World:
         return (
             self.redis_runs
             and not self.is_paused
-            and not self.is_full
+            and not self.was_full
             and all(proxy.state == "open" for proxy in self.proxies)
             and all(process.running is not None for process in self.processes)
         )
@@ -184,8 +200,12 @@ class World:
         for process in self.processes:
             if process.running is None:
                 process.start()
+        self._wait_until_well(range(len(self.processes)))
+
+    def _wait_until_well(self, numbers: Sequence[int]) -> None:
         end = time.monotonic() + _START_S
-        for number, process in enumerate(self.processes):
+        for number in numbers:
+            process = self.processes[number]
             while not self.is_well(number):
                 assert process.running is not None
                 assert process.running.poll() is None, (
@@ -198,14 +218,7 @@ class World:
                 time.sleep(0.05)
 
     def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            for client in process.clients.values():
-                client.close()
-        for proxy in self.proxies:
-            proxy.close()
-        self.resume_redis()
-        self.redis.end()
+        self._stack.close()
 
     def _make(self, number: int) -> Process:
         folder = self.folder / f"process-{number}"
@@ -216,6 +229,7 @@ class World:
         settings: dict[str, object] = {
             **_SETTINGS,
             "port": port,
+            "checkpoints": self.folder / "checkpoints",
             "keys": self.folder / "keys.json",
             "redis_url": f"redis://127.0.0.1:{self.proxies[number].port}/0",
             "memory_store": folder / "memories",
@@ -226,9 +240,3 @@ class World:
         env = {k: v for k, v in os.environ.items() if not k.startswith("BASIN_")}
         env |= {f"BASIN_{name.upper()}": str(value) for name, value in settings.items()}
         return Process(folder, env, port, ("worker",) if number == WORKER else ())
-
-
-def read_log(process: Process) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in process.log.read_text().splitlines(True) if line[-1] == "\n"
-    ]

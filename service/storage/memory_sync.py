@@ -54,12 +54,16 @@ class MemorySync:
         self._unsent = dict[str, float]()  # refused by Redis, and when to try again
         self._missing = dict[str, float]()  # last version neither in Redis nor here, and since when
         self._lock = threading.Lock()
-        link.add_restore(self._restore)
+        link.add_restore(self._restore, self._restore_refused)
 
     def load(self) -> None:
         """Read the copies, once."""
         with self._lock:
             self._load()
+
+    def _restore_refused(self) -> None:
+        if self._unsent:
+            self.follow()
 
     def follow(self) -> None:
         """Copy what is newer in Redis, restore what only this server has, and delete the copies of

@@ -102,6 +102,7 @@ class RedisClient:
         self._counted: tuple[str, str] | None = None  # the latest change that was counted
         self._leads_elsewhere = False  # whether a new connection met another process of Redis
         self._restores: list[Callable[[], object]] = []
+        self._restores_of_refused: list[Callable[[], object]] = []
         self.is_restoring = False
         self.is_available = True  # until a command fails
         self._has_checked_settings = False  # of the Redis that answers now
@@ -173,6 +174,9 @@ class RedisClient:
             if identity != self._restored:
                 await self._restore(*identity)
                 self._restored = identity
+            else:
+                for restore_refused in self._restores_of_refused:
+                    await asyncio.to_thread(restore_refused)
             if not self._has_checked_settings:
                 await self._check_settings()
         except (faults.RedisError, OSError, RedisUnavailableError) as error:
@@ -180,11 +184,20 @@ class RedisClient:
         else:
             self._set(True, "")
 
-    def add_restore(self, restore: Callable[[], object]) -> None:
+    def add_restore(
+        self, restore: Callable[[], object], restore_refused: Callable[[], object] | None = None
+    ) -> None:
         """Add a function that compares what this server holds with what Redis holds, and writes
         what only this server has. It is called in a thread at the first probe, and whenever Redis
-        may have lost something; within it, use `guard` and `allow_restore`."""
+        may have lost something; within it, use `guard` and `allow_restore`.
+
+        Args:
+            restore_refused: called in a thread at each other probe, to write again what Redis has
+                refused, as where it was full.
+        """
         self._restores.append(restore)
+        if restore_refused is not None:
+            self._restores_of_refused.append(restore_refused)
 
     def report_damaged(self, part: str, key: str, reason: str) -> None:
         """Count, and log once, a value that is not what a server wrote."""

@@ -200,11 +200,15 @@ class GraphLog(ABC):
 
     @abstractmethod
     def add_restore(
-        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+        self,
+        restore: Callable[[], object],
+        restore_refused: Callable[[], object],
+        list_again: Callable[[GraphKey], object],
     ) -> None:
         """Add a function that is called, in another thread, when the log may have lost something,
-        and that writes what only this server has within `restoring`; and one that calls
-        `list_again` where the entry of a graph for background work was damaged."""
+        and that writes what only this server has within `restoring`; one that writes again what
+        was refused then; and one that calls `list_again` where the entry of a graph for background
+        work was damaged."""
 
     @contextmanager
     def restoring(self) -> Iterator[None]:

@@ -54,6 +54,7 @@ class GraphCache:
     def __init__(self, log: GraphLog, room: GraphLimits, memory_bytes: int) -> None:
         self._log, self._room, self._memory_bytes = log, room, memory_bytes
         self._entries = dict[GraphKey, CachedGraph]()
+        self._refused = set[GraphKey]()  # to be restored again
         self._restorer = GraphRestorer(log)
 
     def __len__(self) -> int:
@@ -219,13 +220,29 @@ class GraphCache:
         try:
             with self._log.restoring():
                 self._restorer.delete_again()
-                for place, entry in list(self._entries.items()):
-                    # One that Redis refuses, as where it is full, is tried again when it is read.
-                    with suppress(DamagedGraphError, RefusedError):
-                        self._compare(place, entry)
+                self._refused = set(self._entries)
+                self._restore_refused()
         except StoreError as error:
             return error
         return None
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether there are graphs that Redis did not take back, as where it is full."""
+        return bool(self._refused)
+
+    def restore_refused(self) -> None:
+        """Restore the graphs that Redis did not take back, as far as it does now."""
+        with suppress(StoreError):  # it is unavailable, and asked again
+            self._restore_refused()
+
+    def _restore_refused(self) -> None:
+        for place in list(self._refused):
+            with suppress(RefusedError):
+                if (entry := self._entries.get(place)) is not None:
+                    with suppress(DamagedGraphError):
+                        self._compare(place, entry)
+                self._refused.discard(place)
 
     def list_again(self, place: GraphKey) -> None:
         """Store again that background work is to look at a graph."""

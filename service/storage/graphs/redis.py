@@ -67,7 +67,10 @@ class RedisGraphLog(RedisAlertLog):
     def close(self) -> None: ...
 
     def add_restore(
-        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+        self,
+        restore: Callable[[], object],
+        restore_refused: Callable[[], object],
+        list_again: Callable[[GraphKey], object],
     ) -> None:
         def restore_or_wait() -> None:
             try:
@@ -75,7 +78,7 @@ class RedisGraphLog(RedisAlertLog):
             except StoreError as error:  # Redis went away again
                 raise RedisUnavailableError(str(error)) from error
 
-        self._redis.add_restore(restore_or_wait)
+        self._redis.add_restore(restore_or_wait, restore_refused)
         self._list_again = list_again
 
     @contextmanager

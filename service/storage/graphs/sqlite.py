@@ -80,7 +80,10 @@ class SqliteGraphLog(GraphLog):
                 self._db = None
 
     def add_restore(
-        self, restore: Callable[[], object], list_again: Callable[[GraphKey], object]
+        self,
+        restore: Callable[[], object],
+        restore_refused: Callable[[], object],
+        list_again: Callable[[GraphKey], object],
     ) -> None: ...  # it loses nothing
 
     def count(self, event: Literal["failures", "restored", "lost"], number: int = 1) -> None: ...

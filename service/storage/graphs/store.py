@@ -45,7 +45,7 @@ class GraphStore:
         self._log, self._memory_bytes = journal, memory_bytes
         self._cache = GraphCache(journal, room, memory_bytes)
         self._writer = GroupCommitWriter(journal, self._cache.clear)
-        journal.add_restore(self._restore_all, self._cache.list_again)
+        journal.add_restore(self._restore_all, self._restore_refused, self._cache.list_again)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
         self._signals = AlertSignals()
@@ -254,3 +254,7 @@ class GraphStore:
         """
         if (error := self._writer.run_next(self._cache.restore_all)) is not None:
             raise error
+
+    def _restore_refused(self) -> None:
+        if self._cache.has_refused:
+            self._writer.run_next(self._cache.restore_refused)

@@ -43,7 +43,7 @@ def test_what_fails_at_the_start_is_told_and_the_end_is_in_order(
     asyncio.run(asyncio.wait_for(play(), 30))
     assert "loading failed" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="shutdown"):
-        app.state.context.codec.submit(int)
+        asyncio.run(app.state.context.run_on_codec(int))
 
 
 def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,28 +67,36 @@ class BodyReader:
     def read(self, request: Request, timeout_s: float | None) -> _Body:
         """Return a context manager that reads the body, which counts until the context ends.
 
-        A Content-Length above the limit is refused before a byte is read.
+        A Content-Length above a limit, or of which there is no room now, is refused before a byte
+        is read.
         """
         return _Body(self, request, timeout_s)
 
-    def require_length(self, request: Request) -> None:
-        """Refuse a Content-Length above the limit."""
+    def require_length(self, request: Request, client: str) -> None:
+        """Refuse a Content-Length above a limit, or of which there is no room now."""
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._max:
+        if not length.isdecimal():
+            return
+        size = int(length[:20])
+        if size > self._max:
             raise self._too_large()
+        self._require_room(client, size, 0)
 
     def count(self, client: str, read: int, more: int) -> None:
         """Count `more` bytes of a body of which `read` bytes are counted already."""
         if read + more > self._max:
             raise self._too_large()
-        is_small = read + more <= self._small
-        if not (self._shares.has_room(more) if is_small else self._shares.may_take(client, more)):
-            raise self._buffer_full(client, more)
+        self._require_room(client, more, read)
         self._shares.take(client, more)
 
     def forget(self, client: str, size: int) -> None:
         """Stop counting `size` bytes of a body."""
         self._shares.release(client, size)
+
+    def _require_room(self, client: str, more: int, read: int) -> None:
+        is_small = read + more <= self._small
+        if not (self._shares.has_room(more) if is_small else self._shares.may_take(client, more)):
+            raise self._buffer_full(client, more)
 
     def _buffer_full(self, client: str, more: int) -> Problem:
         shares = self._shares
@@ -121,7 +129,7 @@ class _Body:
         self._size = 0
 
     async def __aenter__(self) -> bytes:
-        self._bodies.require_length(self._request)
+        self._bodies.require_length(self._request, self._client)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._whole()

@@ -64,6 +64,22 @@ def test_a_declared_length_above_the_limit_is_refused_before_a_byte_is_read() ->
     assert problem_of(BodyReader(6, 6), request).kind == "body-too-large"
 
 
+def test_a_declared_length_without_room_is_refused_before_a_byte_is_read() -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    async def main() -> None:
+        reader = BodyReader(6, 12, small_bytes=1)
+        about = {"type": "http", "headers": [(b"content-length", b"5")], "client": ("192.0.2.1", 1)}
+        async with reader.read(request_of(b"abc", client="192.0.2.1"), 1.0):
+            with pytest.raises(Problem) as error:
+                await read(reader, Request(about, receive))
+        assert error.value.kind == "queue-full"
+        assert "have 3 of 12 bytes (BASIN_MAX_BUFFERED_BYTES)" in error.value.detail
+
+    asyncio.run(main())
+
+
 def test_bodies_in_memory_share_a_limit_until_they_are_released() -> None:
     async def main() -> None:
         reader = BodyReader(6, 8)  # of requests without an address, which have no shares

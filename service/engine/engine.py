@@ -19,7 +19,7 @@ from service.engine.admission import Admission
 from service.engine.load_estimator import LoadEstimator, PendingRequest
 from service.engine.memory_budget import SMALL
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
-from service.engine.scheduler import Scheduler, StepObserver
+from service.engine.scheduler import NICENESS, Scheduler, StepObserver
 from service.engine.tasks import Task
 from service.observability.progress import Progress
 from service.supervisor import Supervisor
@@ -89,7 +89,9 @@ class Engine:
         make_scheduler = partial(Scheduler, threads, steps, on_step=on_step, supervisor=supervisor)
         self._scheduler = make_scheduler()
         self._large_scheduler = (
-            make_scheduler(name="compute-large") if has_large_lane else self._scheduler
+            make_scheduler(name="compute-large", niceness=2 * NICENESS)
+            if has_large_lane
+            else self._scheduler
         )
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()

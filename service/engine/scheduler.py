@@ -40,7 +40,7 @@ _SLICE_S = 0.0005
 """A turn is at least one step, and as many as fit into this time, for switching costs time."""
 _FIRST_S = 0.005
 """The first turn of a task, longer so that it soon reaches a relaxation that can be batched."""
-_NICE = 5
+NICENESS = 5
 """Niceness of the compute thread above that of the process, so that requests are read, and refused,
 before others are computed where cores are few. Threads that torch starts from it inherit it."""
 _ROOM = 1 << 14
@@ -56,6 +56,7 @@ class Scheduler:
         steps: False runs each task to its end before the next one begins.
         on_step: called after each step of a batch with its flow, number of rows and seconds.
         name: of the thread, for the supervisor.
+        niceness: of the thread, beyond that of the process.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Scheduler:
         on_step: StepObserver = lambda kind, rows, seconds: None,
         supervisor: Supervisor | None = None,
         name: str = "compute",
+        niceness: int = NICENESS,
     ) -> None:
         self.on_step, self._steps = on_step, steps
         self.queue = FairQueue()
@@ -79,7 +81,9 @@ class Scheduler:
         self._hub: greenlet | None = None
         self.spare: greenlet | None = None  # whose run is over
         self._supervisor = supervisor or Supervisor()
-        self._thread = threading.Thread(target=self._loop, args=(threads,), name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop, args=(threads, niceness), name=name, daemon=True
+        )
         self._thread.start()
 
     def submit(
@@ -168,12 +172,12 @@ class Scheduler:
         assert self._hub is not None
         self._hub.switch(False)
 
-    def _loop(self, threads: int | None) -> None:
+    def _loop(self, threads: int | None, niceness: int) -> None:
         if sys.platform == "linux":  # where threads have priorities of their own
             # The call, or a lower niceness than the current one, may be forbidden.
             with suppress(OSError):
                 own = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + _NICE)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + niceness)
         if threads:
             torch.set_num_threads(threads)
         self._hub = getcurrent()

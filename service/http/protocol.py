@@ -10,6 +10,7 @@ uvicorn's minor version, and `tests/service/http/test_uvicorn_hooks.py` checks t
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol, cast, final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -186,7 +187,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         admission = self._engine.admission
         key = self._key_to_admit() if self._throttle.is_flooded else None
         if key is not None and admission.is_full(key):
-            self._reject_early(admission.queue_full_error(key))
+            self._reject_early(admission.queue_full_error(key), key)
         else:
             super().on_headers_complete()
         self._in_head = False
@@ -254,22 +255,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         except Problem:
             return None
 
-    def _reject_early(self, problem: Problem) -> None:
-        """Respond without starting a task or calling the application.
-
-        Like `ThrottleMiddleware`, delay reading this connection's next request where refusals are
-        too frequent.
-        """
+    def _reject_early(self, problem: Problem, key: str) -> None:
+        """Respond without starting a task or calling the application, where refusals are too
+        frequent with the waits of `ThrottleMiddleware`."""
         assert self.parser is not None
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         rejected = RejectedCycle(self.transport, keep_alive)
         self.cycle = rejected  # type: ignore[assignment]
         self._running = rejected
         path = self.url.partition(b"?")[0].decode("ascii")
-        self._send(problem, request_id_of(self.headers), path, close=not keep_alive)
-        if delay_s := self._throttle.refuse():
+        wait = self._throttle.refuse(key or self.network)
+        if wait.after_s:
             self._metrics.held.inc()
-            self.loop.call_later(delay_s, self._resume_after_rejection, rejected)
+        send = partial(
+            self._send_rejection, rejected, problem, request_id_of(self.headers), path, wait.after_s
+        )
+        if wait.before_s:
+            self.loop.call_later(wait.before_s, send)
+        else:
+            send()
+
+    def _send_rejection(
+        self, rejected: RejectedCycle, problem: Problem, id: str, path: str, after_s: float
+    ) -> None:
+        if rejected.disconnected or self.transport.is_closing():
+            return
+        self._send(problem, id, path, close=not rejected.keep_alive)
+        if after_s:
+            self.loop.call_later(after_s, self._resume_after_rejection, rejected)
         else:  # after the rest of this read, which may hold the body, is parsed
             self.loop.call_soon(self._resume_after_rejection, rejected)
 

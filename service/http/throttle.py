@@ -1,25 +1,30 @@
-"""Limit the rate of refusals, so that clients that retry without pause do not slow down others."""
+"""Limit the rates of refusals, so that clients that retry without pause do not slow down others."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.auth.clients import identify_client
 from service.observability.request_state import get_state, is_job
 
 BUSY: Final = "queue-full"
 _FLOOD_PER_S = 50.0  # more refusals per second than this are a flood
-_REFUSALS_PER_RESPONSE = 2.0  # at twice the capacity there is one refusal per response
+_REFUSALS_PER_RESPONSE = 1.0  # at twice the capacity there is one refusal per response
 _MIN_REFUSALS_PER_S = 200.0  # however few responses are computed
+_CLIENT_PART = 0.25  # of these, for a client
+_MAX_CLIENTS = 1024  # that are remembered
 _TIME_CONSTANT_S = 2.0
 _BURST_S = 0.5  # seconds' worth of refusals that may come together, after a pause in reading
 _TICK_S = 0.05  # resuming several connections in one tick costs less than one by one
-_MAX_WAIT_S = 1.0 - _TICK_S  # the smallest Retry-After is one second
+_MAX_WAIT_S = 5.0 - _TICK_S
+_MAX_WAIT_AFTER_S = 1.0 - _TICK_S  # the smallest Retry-After is one second
 
 
 class DecayingRate:
@@ -35,45 +40,89 @@ class DecayingRate:
         return self._rate * math.exp((self._at - now) / _TIME_CONSTANT_S)
 
 
+class _VirtualQueue:
+    """Refusals, of which one leaves for each response computed recently, but at least `least` a
+    second."""
+
+    def __init__(self, least: float, max_wait_s: float) -> None:
+        self._least, self._max_wait_s = least, max_wait_s
+        self._answers = DecayingRate()
+        self._end = 0.0  # when the queue is empty
+
+    def answer(self, now: float) -> None:
+        self._answers.add(now)
+
+    def refuse(self, now: float) -> float:
+        """Add a refusal; return when it leaves."""
+        each_s = 1 / max(_REFUSALS_PER_RESPONSE * self._answers.at(now), self._least)
+        self._end = min(max(self._end, now - _BURST_S) + each_s, now + self._max_wait_s)
+        return self._end
+
+
+class Wait(NamedTuple):
+    """Seconds for which a refusal is held before it is sent, and for which its connection is not
+    read after that."""
+
+    before_s: float
+    after_s: float
+
+
 @final
 class RefusalThrottle:
-    """Computes how long a refused connection is not read.
+    """Computes how long a refused client waits.
 
-    A virtual queue of refusals drains at two per response computed recently, but at least at
-    `least` per second. Below that rate no connection waits; above it the wait is the length of the
-    queue, at most one second (which every `Retry-After` asks for anyway), rounded up to `_TICK_S`.
+    All refusals stand in a virtual queue, and those of each client in one of its own, which drains
+    at a quarter of the least rate. Below these rates no one waits; above them the wait is the
+    length of the longer queue, rounded up to `_TICK_S`. The first second of it, which every
+    `Retry-After` asks for anyway, follows the response, and its connection is not read. What is
+    more, at most four seconds of a client that is refused again and again, comes before it, so that
+    new connections are no way around it.
     """
 
     def __init__(
         self, least: float = _MIN_REFUSALS_PER_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._least, self._clock = least, clock
-        self._answers, self._refusals = DecayingRate(), DecayingRate()
-        self._end = 0.0  # when the virtual queue is empty
+        self._refusals = DecayingRate()
+        self._all = _VirtualQueue(least, _MAX_WAIT_AFTER_S)
+        self._by_client = OrderedDict[str, _VirtualQueue]()
 
     @property
     def is_flooded(self) -> bool:
         """Whether refusals are so frequent that each must be as cheap as possible."""
         return self._refusals.at(self._clock()) > _FLOOD_PER_S
 
-    def answer(self) -> None:
+    def answer(self, client: str) -> None:
         """Count a computed response."""
-        self._answers.add(self._clock())
+        now = self._clock()
+        for queue in (self._all, self._queue_of(client)):
+            queue.answer(now)
 
-    def refuse(self) -> float:
-        """Count a refusal; return the seconds for which its connection is not read."""
+    def refuse(self, client: str) -> Wait:
+        """Count a refusal; return how long the client waits."""
         now = self._clock()
         self._refusals.add(now)
-        each_s = 1 / max(_REFUSALS_PER_RESPONSE * self._answers.at(now), self._least)
-        self._end = min(max(self._end, now - _BURST_S) + each_s, now + _MAX_WAIT_S)
-        if self._end <= now:
-            return 0.0
-        return math.ceil(self._end / _TICK_S) * _TICK_S - now
+        end = max(queue.refuse(now) for queue in (self._all, self._queue_of(client)))
+        if end <= now:
+            return Wait(0.0, 0.0)
+        wait_s = math.ceil(end / _TICK_S) * _TICK_S - now
+        after_s = min(wait_s, _MAX_WAIT_AFTER_S + _TICK_S)
+        return Wait(wait_s - after_s, after_s)
+
+    def _queue_of(self, client: str) -> _VirtualQueue:
+        queue = self._by_client.pop(client, None)
+        if queue is None:
+            queue = _VirtualQueue(_CLIENT_PART * self._least, _MAX_WAIT_S)
+            if len(self._by_client) >= _MAX_CLIENTS:
+                self._by_client.popitem(last=False)
+        self._by_client[client] = queue
+        return queue
 
 
 @final
 class ThrottleMiddleware:
-    """ASGI middleware: sends a `queue-full` response completely but delays its end.
+    """ASGI middleware: sends a `queue-full` response completely but delays its end, and of a client
+    that is refused again and again its begin too.
 
     Until the end of the response uvicorn reads no further request from the connection.
 
@@ -88,22 +137,25 @@ class ThrottleMiddleware:
         if scope["type"] != "http" or is_job(scope):
             await self._app(scope, receive, send)
             return
-        wait_s = 0.0
+        wait = Wait(0.0, 0.0)
 
         async def send_all_but_end(message: Message) -> None:
-            nonlocal wait_s
-            starts = message["type"] == "http.response.start" and message["status"] < 300
-            if starts and get_state(scope).cost is not None:  # computed, so it needed a place
-                self._pace.answer()
-            ends = message["type"] == "http.response.body" and not message.get("more_body")
-            if ends and get_state(scope).problem == BUSY:
-                wait_s = self._pace.refuse()
-                if wait_s:
-                    message = {**message, "more_body": True}
+            nonlocal wait
+            if message["type"] == "http.response.start":
+                state = get_state(scope)
+                if state.problem == BUSY:
+                    wait = self._pace.refuse(identify_client(scope))
+                    if wait.after_s:
+                        self._hold()
+                    if wait.before_s:
+                        await asyncio.sleep(wait.before_s)
+                elif message["status"] < 300 and state.cost is not None:  # it needed a place
+                    self._pace.answer(identify_client(scope))
+            elif wait.after_s and not message.get("more_body"):
+                message = {**message, "more_body": True}
             await send(message)
 
         await self._app(scope, receive, send_all_but_end)
-        if wait_s:
-            self._hold()
-            await asyncio.sleep(wait_s)
+        if wait.after_s:
+            await asyncio.sleep(wait.after_s)
             await send({"type": "http.response.body", "body": b""})

@@ -31,20 +31,40 @@ class Clock:
 def test_none_waits_up_to_the_rate():
     clock = Clock()
     pace = RefusalThrottle(100, clock)
-    for _ in range(500):
+    for i in range(500):
         clock.now += 0.0101
-        assert pace.refuse() == 0
+        assert pace.refuse(str(i)) == (0, 0)
 
 
 def test_a_burst_is_let_pass_and_what_follows_stands_in_line():
     clock = Clock()
     pace = RefusalThrottle(100, clock)  # there are no answers
-    waits = [pace.refuse() for _ in range(60)]
+    waits = [pace.refuse(str(i)).after_s for i in range(60)]
     assert waits[:50] == pytest.approx([0] * 50, abs=1e-9)
     assert waits == sorted(waits)
     assert 0 < waits[51] <= 0.1 <= waits[-1] < 0.2  # some of them together
     clock.now += 0.11
-    assert pace.refuse() == pytest.approx(0, abs=1e-9)
+    assert pace.refuse("a").after_s == pytest.approx(0, abs=1e-9)
+
+
+def test_a_client_waits_for_its_own_refusals():
+    clock = Clock()
+    pace = RefusalThrottle(100, clock)  # 25 of one client
+    waits = [pace.refuse("a") for _ in range(200)]
+    assert waits[11] == (0, 0) < waits[13]  # half a second's worth pass
+    assert waits[-1] == pytest.approx((4, 0.95), abs=0.051)
+    assert [sum(wait) for wait in waits] == sorted(sum(wait) for wait in waits)
+    assert pace.refuse("b").before_s == 0  # nor does it wait longer than all together make it
+    clock.now += 1
+    assert pace.refuse("b") == pace.refuse("c") == (0, 0)
+    assert sum(pace.refuse("a")) == pytest.approx(4, abs=0.1)
+
+
+def test_clients_that_are_refused_no_more_are_forgotten():
+    pace = RefusalThrottle(100, Clock())
+    for i in range(5000):
+        pace.refuse(str(i))
+    assert len(pace._by_client) == 1024
 
 
 def test_who_answers_much_may_refuse_much():
@@ -52,12 +72,12 @@ def test_who_answers_much_may_refuse_much():
     pace = RefusalThrottle(100, clock)
     for i in range(8000):  # twenty seconds, of the last half of which as many are refused
         clock.now += 0.0025
-        pace.answer()
-        assert i < 4000 or pace.refuse() == 0
-    waits = [pace.refuse() for _ in range(1500)]
+        pace.answer("a")
+        assert i < 4000 or pace.refuse("a") == (0, 0)
+    waits = [pace.refuse(str(i)).after_s for i in range(1500)]
     assert 0.9 < waits[-1] <= 1
     clock.now += 60  # nothing is answered, as it takes long
-    waits = [pace.refuse() for _ in range(60)]
+    waits = [pace.refuse(str(i)).after_s for i in range(60)]
     assert waits[48] == 0 < waits[51] <= 0.1 <= waits[-1] < 0.2
 
 
@@ -66,26 +86,26 @@ def test_a_flood_is_many_a_second():
     pace = RefusalThrottle(clock=clock)
     for _ in range(200):
         clock.now += 1 / 40
-        pace.refuse()
+        pace.refuse("a")
         assert not pace.is_flooded
     for _ in range(200):
         clock.now += 1 / 80
-        pace.refuse()
+        pace.refuse("a")
     assert pace.is_flooded
     clock.now += 2
     assert not pace.is_flooded
 
 
-@given(st.lists(st.floats(0, 0.1), min_size=1, max_size=300), st.floats(1, 1000))
+@given(st.lists(st.floats(0, 0.1), min_size=1, max_size=300), st.floats(8, 1000))
 def test_no_wait_is_longer_than_a_second_and_the_rate_holds(pauses: list[float], rate: float):
     """Those that wait come out as the rate says, but for those who waited longest."""
     clock = Clock()
     pace = RefusalThrottle(rate, clock)
     heard: Counter[int] = Counter()
-    for pause in pauses:
+    for i, pause in enumerate(pauses):
         clock.now += pause
-        wait_s = pace.refuse()
-        assert 0 <= wait_s <= 1 + 1e-9
+        before_s, wait_s = pace.refuse(str(i))
+        assert before_s == 0 <= wait_s <= 1 + 1e-9
         if 0 < wait_s < 0.9:
             heard[round((clock.now + wait_s) / 0.05)] += 1
     assert all(count <= rate * 0.05 + 1 for count in heard.values())
@@ -93,7 +113,7 @@ def test_no_wait_is_longer_than_a_second_and_the_rate_holds(pauses: list[float],
 
 @pytest.fixture
 def refusing() -> Iterator[tuple[str, list[int]]]:
-    """A server with room for nobody, that refuses one a second; and whom it has held."""
+    """A server that refuses everything, one a second of a client; and a list of those it held."""
     held: list[int] = []
 
     async def refuse(scope, receive, send):
@@ -104,7 +124,7 @@ def refusing() -> Iterator[tuple[str, list[int]]]:
         await send({"type": "http.response.start", "status": 429, "headers": length})
         await send({"type": "http.response.body", "body": body})
 
-    app = ThrottleMiddleware(refuse, RefusalThrottle(1), lambda: held.append(1))
+    app = ThrottleMiddleware(refuse, RefusalThrottle(4), lambda: held.append(1))
     config = uvicorn.Config(app, log_config=None, lifespan="off", http="httptools")
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         server = uvicorn.Server(config)
@@ -129,6 +149,16 @@ def test_a_refusal_is_whole_at_once_and_its_connection_heard_later(refusing):
         again_s = time.monotonic() - began
     assert refused_s < other_s < 0.4 < again_s
     assert held == [1]
+
+
+def test_a_client_that_is_refused_again_and_again_waits_for_the_response(refusing):
+    url, held = refusing
+    began = time.monotonic()
+    for _ in range(3):  # each on a connection of its own
+        assert httpx.get(f"{url}/queue-full").text == "queue-full"
+    assert 1 < time.monotonic() - began < 4  # the third one
+    assert httpx.get(f"{url}/rate-exceeded").text == "rate-exceeded"
+    assert held == [1] * 3
 
 
 def test_what_is_refused_for_another_reason_is_heard_at_once(refusing):
@@ -167,9 +197,9 @@ def test_an_answer_is_what_was_computed(path: str, counts: bool):
     pace = RefusalThrottle(0.5, clock)
     app = ThrottleMiddleware(answer, pace, lambda: None)
     for _ in range(5):
-        scope = {"type": "http", "path": path}
+        scope = {"type": "http", "path": path, "client": ("192.0.2.1", 1)}
         set_state(scope, RequestState("r"))
         asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]
     # Five of late are 2.5 a second, and for each two may be refused.
-    wait_s = pace.refuse()
+    wait_s = sum(pace.refuse("192.0.2.1"))
     assert wait_s < 0.3 if counts else wait_s > 0.9

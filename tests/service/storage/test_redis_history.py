@@ -253,7 +253,7 @@ def test_a_command_that_runs_when_redis_is_replaced_is_done_or_unavailable(
 
         asking = [asyncio.to_thread(ask) for _ in range(4)]
         running = asyncio.gather(*asking, return_exceptions=True)
-        for _ in range(100):
+        for _ in range(20):
             server.client.flushall()
             await link.probe()
             await asyncio.sleep(0.005)

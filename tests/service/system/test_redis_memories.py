@@ -84,13 +84,27 @@ def test_memories_outlive_a_redis_that_lost_everything(
         assert sum(counted(client, "lost") for client in clients) == 0
         assert change(first, "DELETE", "/memories/m0") == 204
         wait_until(lambda: "m0" not in names(second))  # so its copy is deleted too
+    for server in (one, two):
+        assert not [line for line in server.log_lines() if "exception" in line]
+
+
+@pytest.mark.slow
+def test_a_memory_of_which_there_is_no_copy_is_lost(
+    on_redis: tuple[RedisServer, list[Server]],
+) -> None:
+    redis, (one, two) = on_redis
+    with one.client() as first, two.client() as second:
+        clients = (first, second)
+        for i in range(1, 3):
+            assert first.put(f"/memories/m{i}", json=PATTERNS).status_code == 201
+        wait_until(lambda: names(second) == ["m1", "m2"])
         for folder in ("memories-of-redis", "memories-of-redis-2"):  # of each process its own
             copy = redis.folder / folder / "m1.safetensors"
             assert copy.is_file()
             copy.unlink()
         redis.restart_from()
         for client in clients:
-            wait_until(lambda client=client: names(client) == ["m2", "n3", "n4"])
+            wait_until(lambda client=client: names(client) == ["m2"])
             assert client.get("/memories/m2").status_code == 200
             assert client.post("/sample", json=body(memory="m2")).status_code == 200
             wait_until(lambda client=client: client.get("/memories/m1").status_code == 404)

@@ -18,7 +18,7 @@ BUSY: Final = "queue-full"
 _FLOOD_PER_S = 50.0  # more refusals per second than this are a flood
 _REFUSALS_PER_RESPONSE = 1.0  # at twice the capacity there is one refusal per response
 _MIN_REFUSALS_PER_S = 200.0  # however few responses are computed
-_CLIENT_PART = 0.25  # of these, for a client
+_CLIENT_PART = 0.5  # of these, for a client
 _MAX_CLIENTS = 1024  # that are remembered
 _TIME_CONSTANT_S = 2.0
 _BURST_S = 0.5  # seconds' worth of refusals that may come together, after a pause in reading
@@ -72,7 +72,7 @@ class RefusalThrottle:
     """Computes how long a refused client waits.
 
     All refusals stand in a virtual queue, and those of each client in one of its own, which drains
-    at a quarter of the least rate. Below these rates no one waits; above them the wait is the
+    at half the least rate. Below these rates no one waits; above them the wait is the
     length of the longer queue, rounded up to `_TICK_S`. The first second of it, which every
     `Retry-After` asks for anyway, follows the response, and its connection is not read. What is
     more, at most four seconds of a client that is refused again and again, comes before it, so that

@@ -22,7 +22,7 @@ from tests.support.prometheus import families, value
 from tests.support.server import Server, answers_with, depth, gauge, wait_until
 
 COMPUTING = {route.path for router in INFERENCE for route in router.routes}
-FLOOD = 300  # two seconds remember enough of it
+FLOOD = 200  # two seconds remember enough of it
 
 
 @pytest.fixture(scope="module")

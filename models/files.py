@@ -15,7 +15,7 @@ PARTIAL = ".partial-"  # prefix of the names of files that are being written
 
 def write_file(path: Path, raw: bytes) -> None:
     """Write a file atomically, and flush it to disk. Missing folders are made; the permissions are
-    those of the file before, or for the owner alone.
+    those of the file that is replaced; a new one is for its owner alone.
 
     Raises:
         OSError: the file is as it was.

@@ -100,7 +100,7 @@ class FairQueue:
         self._waiting += 1
 
     def take(self) -> Schedulable | None:
-        """Who is next: of the flow that has had least, the one that has."""
+        """Return what is next: of the flow that has had least, the entry that has had least."""
         # Between turns all that a flow has begun waits in its queue, so an idle one has nothing.
         self._accounts = {
             flow: its

@@ -67,13 +67,13 @@ class BodyReader:
     def read(self, request: Request, timeout_s: float | None) -> _Body:
         """Return a context manager that reads the body, which counts until the context ends.
 
-        A Content-Length above a limit, or of which there is no room now, is refused before a byte
+        A Content-Length above a limit, or for which there is no room now, is refused before a byte
         is read.
         """
         return _Body(self, request, timeout_s)
 
     def require_length(self, request: Request, client: str) -> None:
-        """Refuse a Content-Length above a limit, or of which there is no room now."""
+        """Refuse a Content-Length above a limit, or for which there is no room now."""
         length = request.headers.get("content-length", "")
         if not length.isdecimal():
             return

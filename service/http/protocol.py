@@ -256,8 +256,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return None
 
     def _reject_early(self, problem: Problem, key: str) -> None:
-        """Respond without starting a task or calling the application, where refusals are too
-        frequent with the waits of `ThrottleMiddleware`."""
+        """Respond without starting a task or calling the application. Where refusals are too
+        frequent, the client waits as in `ThrottleMiddleware`."""
         assert self.parser is not None
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         rejected = RejectedCycle(self.transport, keep_alive)

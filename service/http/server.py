@@ -126,7 +126,7 @@ class SecondaryPort:
 
     def __init__(self, config: uvicorn.Config) -> None:
         self._config, self._socket = config, config.bind_socket()
-        self._server = _SecondaryServer(config)
+        self._server: _SecondaryServer | None = None
         self.is_stopping = False
 
     @property
@@ -141,6 +141,8 @@ class SecondaryPort:
         Raises:
             OSError: the port cannot be bound again.
         """
+        if self.is_stopping:
+            return
         if self._socket.fileno() < 0:  # closed by the run before
             try:
                 self._socket = self._config.bind_socket()
@@ -150,4 +152,6 @@ class SecondaryPort:
         await self._server.serve([self._socket])
 
     def stop(self) -> None:
-        self.is_stopping = self._server.should_exit = True
+        self.is_stopping = True
+        if self._server is not None:
+            self._server.should_exit = True

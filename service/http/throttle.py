@@ -16,7 +16,6 @@ from service.observability.request_state import get_state, is_job
 
 BUSY: Final = "queue-full"
 _FLOOD_PER_S = 50.0  # more refusals per second than this are a flood
-_REFUSALS_PER_RESPONSE = 1.0  # at twice the capacity there is one refusal per response
 _MIN_REFUSALS_PER_S = 200.0  # however few responses are computed
 _CLIENT_PART = 0.5  # of these, for a client
 _MAX_CLIENTS = 1024  # that are remembered
@@ -41,8 +40,8 @@ class DecayingRate:
 
 
 class _VirtualQueue:
-    """Refusals, of which one leaves for each response computed recently, but at least `least` a
-    second."""
+    """Refusals, of which one leaves for each response computed recently (at twice the capacity
+    there is one refusal per response), but at least `least` a second."""
 
     def __init__(self, least: float, max_wait_s: float) -> None:
         self._least, self._max_wait_s = least, max_wait_s
@@ -54,7 +53,7 @@ class _VirtualQueue:
 
     def refuse(self, now: float) -> float:
         """Add a refusal; return when it leaves."""
-        each_s = 1 / max(_REFUSALS_PER_RESPONSE * self._answers.at(now), self._least)
+        each_s = 1 / max(self._answers.at(now), self._least)
         self._end = min(max(self._end, now - _BURST_S) + each_s, now + self._max_wait_s)
         return self._end
 
@@ -71,12 +70,13 @@ class Wait(NamedTuple):
 class RefusalThrottle:
     """Computes how long a refused client waits.
 
-    All refusals stand in a virtual queue, and those of each client in one of its own, which drains
-    at half the least rate. Below these rates no one waits; above them the wait is the
-    length of the longer queue, rounded up to `_TICK_S`. The first second of it, which every
-    `Retry-After` asks for anyway, follows the response, and its connection is not read. What is
-    more, at most four seconds of a client that is refused again and again, comes before it, so that
-    new connections are no way around it.
+    All refusals stand in a virtual queue, and those of each client in one of its own too. A queue
+    drains at the rate of computed responses, of all clients or of this one, or at its least rate if
+    that is higher; the least rate of a client is half of that of all. Below these rates no one
+    waits; above them the wait is the length of the longer queue, rounded up to `_TICK_S`. The first
+    second of it, which every `Retry-After` asks for anyway, follows the response, and its
+    connection is not read. What is more, at most four seconds of a client that is refused again and
+    again, comes before the response, so that new connections are no way around it.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class RefusalThrottle:
 
 @final
 class ThrottleMiddleware:
-    """ASGI middleware: sends a `queue-full` response completely but delays its end, and of a client
-    that is refused again and again its begin too.
+    """ASGI middleware: delays the end of a `queue-full` response after all of its bytes were sent.
+    If the client is refused again and again, the bytes wait too.
 
     Until the end of the response uvicorn reads no further request from the connection.
 
@@ -137,25 +137,29 @@ class ThrottleMiddleware:
         if scope["type"] != "http" or is_job(scope):
             await self._app(scope, receive, send)
             return
-        wait = Wait(0.0, 0.0)
+        refusal = list[Message]()
 
-        async def send_all_but_end(message: Message) -> None:
-            nonlocal wait
-            if message["type"] == "http.response.start":
-                state = get_state(scope)
-                if state.problem == BUSY:
-                    wait = self._pace.refuse(identify_client(scope))
-                    if wait.after_s:
-                        self._hold()
-                    if wait.before_s:
-                        await asyncio.sleep(wait.before_s)
-                elif message["status"] < 300 and state.cost is not None:  # it needed a place
-                    self._pace.answer(identify_client(scope))
-            elif wait.after_s and not message.get("more_body"):
-                message = {**message, "more_body": True}
+        async def send_or_keep(message: Message) -> None:
+            state = get_state(scope)
+            if state.problem == BUSY:
+                refusal.append(message)
+                return
+            starts = message["type"] == "http.response.start" and message["status"] < 300
+            if starts and state.cost is not None:  # it needed a place
+                self._pace.answer(identify_client(scope))
             await send(message)
 
-        await self._app(scope, receive, send_all_but_end)
+        await self._app(scope, receive, send_or_keep)
+        if not refusal:
+            return
+        # The request is over for the log, the metrics and the limits of its key: only it waits.
+        wait = self._pace.refuse(identify_client(scope))
+        if wait.after_s:
+            self._hold()
+            await asyncio.sleep(wait.before_s)
+            refusal[-1] = {**refusal[-1], "more_body": True}
+        for message in refusal:
+            await send(message)
         if wait.after_s:
             await asyncio.sleep(wait.after_s)
             await send({"type": "http.response.body", "body": b""})

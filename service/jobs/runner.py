@@ -28,11 +28,12 @@ Replay = Callable[
 ]
 """Runs a stored request through the application, see `service.http.replay`."""
 # Problems that are no answer: wait and try again.
-_NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable", "graphs-unavailable"))
+_UNAVAILABLE = frozenset(("memories-unavailable", "graphs-unavailable"))
+_NOT_YET = _UNAVAILABLE | {"queue-full", "not-ready"}
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
 _PATIENCE_S, _REST_S = 5.0, 1.0  # for a place here, and then for somebody else to take it
 _MOST_STARTS = 3
-_MAX_POSTPONED = 100  # of 6 s at least
+_MAX_POSTPONED = 600  # of 6 s at least, so an hour
 # Problems that are faults of the servers, besides those of a status of 500.
 _DAMAGED = frozenset(("memory-damaged", "graph-damaged"))
 
@@ -45,8 +46,8 @@ class JobRunner:
     whether this process accepted it, an earlier one left it or another one stored it. A job that
     was running each time a process crashed is suspected of having crashed it: it runs alone, and
     fails after `_MOST_STARTS` starts. It is dead then, as is a job whose response is 500, that
-    needs a damaged memory or graph, or that was postponed `_MAX_POSTPONED` times: the store has
-    its request, and the operator may requeue it.
+    needs a damaged memory or graph, or one that is unavailable `_MAX_POSTPONED` times. The store
+    has its request, and the operator may requeue it.
 
     Args:
         max_running: 0 leaves all jobs to other processes.
@@ -381,6 +382,6 @@ class JobRunner:
                 is_fault = answer.status_code == 500 or state.problem in _DAMAGED
                 return answer, (state.problem or "internal-error") if is_fault else ""
             if time.monotonic() > end:
-                is_last = job.postponed >= _MAX_POSTPONED
+                is_last = job.postponed >= _MAX_POSTPONED and state.problem in _UNAVAILABLE
                 return (answer, state.problem) if is_last else (None, "")
             await asyncio.sleep(_AGAIN_S)

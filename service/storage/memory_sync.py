@@ -54,16 +54,12 @@ class MemorySync:
         self._unsent = dict[str, float]()  # refused by Redis, and when to try again
         self._missing = dict[str, float]()  # last version neither in Redis nor here, and since when
         self._lock = threading.Lock()
-        link.add_restore(self._restore, self._restore_refused)
+        link.add_restore(self._restore)
 
     def load(self) -> None:
         """Read the copies, once."""
         with self._lock:
             self._load()
-
-    def _restore_refused(self) -> None:
-        if self._unsent:
-            self.follow()
 
     def follow(self) -> None:
         """Copy what is newer in Redis, restore what only this server has, and delete the copies of
@@ -139,6 +135,7 @@ class MemorySync:
         """Write what only this server has; called when Redis may have lost something."""
         with self._lock:
             self._load()
+            self._missing.clear()  # other servers restore from now on too
             self._copies.check()
             self._values.run_repairing(self._values.delete_again, self._copies.index.deletions)
             self._values.run_repairing(self._merge, False)

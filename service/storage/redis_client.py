@@ -107,7 +107,7 @@ class RedisClient:
         self.is_available = True  # until a command fails
         self._has_checked_settings = False  # of the Redis that answers now
         self._warnings: list[str] = []  # about its settings, so that they are logged once
-        self._refusal = ("", "")  # the last one, so that it is logged once
+        self._refusals: dict[str, str] = {}  # the last one of each part, so that it is logged once
         self._damaged: OrderedDict[str, None] = OrderedDict()  # keys that were logged
         self._doubt = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # of `watch`
@@ -134,9 +134,9 @@ class RedisClient:
             elif isinstance(error, _AWAY):
                 self._set(False, str(error))
                 self._look_again()  # it may have been slow only once
-            elif (refusal := (part, str(error))) != self._refusal:
+            elif self._refusals.get(part) != str(error):
                 # Full or read-only: Redis is available, but refuses this command.
-                self._refusal = refusal
+                self._refusals[part] = str(error)
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
             raise RedisUnavailableError(str(error)) from error
 
@@ -176,7 +176,7 @@ class RedisClient:
                 self._restored = identity
             else:
                 for restore_refused in self._restores_of_refused:
-                    await asyncio.to_thread(restore_refused)
+                    await self._call_restore(restore_refused)
             if not self._has_checked_settings:
                 await self._check_settings()
         except (faults.RedisError, OSError, RedisUnavailableError) as error:
@@ -282,16 +282,19 @@ class RedisClient:
         self._run_id, self.is_restoring = run_id, True
         try:
             for restore in self._restores:
-                try:
-                    with self.allow_restore():
-                        await asyncio.to_thread(restore)
-                except (RedisUnavailableError, *_AWAY):
-                    raise
-                except Exception:  # the others are to be restored, and requests answered
-                    structlog.get_logger().exception("not restored")
-                    self.count("failures", "restore", 1)
+                await self._call_restore(restore)
         finally:
             self.is_restoring = False
+
+    async def _call_restore(self, restore: Callable[[], object]) -> None:
+        try:
+            with self.allow_restore():
+                await asyncio.to_thread(restore)
+        except (RedisUnavailableError, *_AWAY):
+            raise
+        except Exception:  # the others are to be restored, and requests answered
+            structlog.get_logger().exception("not restored")
+            self.count("failures", "restore", 1)
 
     async def _disconnect(self) -> None:
         """Close idle connections, and each other one after its command, which fails while no

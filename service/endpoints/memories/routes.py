@@ -27,6 +27,7 @@ from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
+from service.storage.memories import MemoryStore
 
 router = APIRouter(tags=["memories"])
 _PART = 1 << 16  # bytes of a file that are read at a time
@@ -95,8 +96,13 @@ async def describe_memory(
     form = select_media_type(request, (JSON, SAFETENSORS))
     if form == SAFETENSORS:
         return _Opened(await asyncio.to_thread(context.memories.open, id), SAFETENSORS)
-    card = await asyncio.to_thread(context.memories.get_card, id)
+    card = await asyncio.to_thread(_read_intact_card, context.memories, id)
     return Response(_body(id, card).model_dump_json(), media_type=JSON)
+
+
+def _read_intact_card(memories: MemoryStore, id: str) -> MemoryCard:
+    with memories.open(id) as file:
+        return memories.read_card(file)
 
 
 @router.delete(

@@ -12,4 +12,5 @@ def count_missed(after: int, number: int) -> int:
     """Return how many alerts were between two numbers, without the numbers that were left out where
     alerts may be lost: those alerts are raised again."""
     first = number - number % NUMBERS_PER_S
-    return number - max(after, first) - 1
+    is_jump = number - after > NUMBERS_PER_S // 2
+    return number - (max(after, first) if is_jump else after) - 1

@@ -233,16 +233,19 @@ class GraphCache:
 
     def restore_refused(self) -> None:
         """Restore the graphs that Redis did not take back, as far as it does now."""
-        with suppress(StoreError):  # it is unavailable, and asked again
+        with suppress(StoreError):  # Redis is unavailable; the next call tries again
             self._restore_refused()
 
     def _restore_refused(self) -> None:
         for place in list(self._refused):
-            with suppress(RefusedError):
-                if (entry := self._entries.get(place)) is not None:
-                    with suppress(DamagedGraphError):
-                        self._compare(place, entry)
-                self._refused.discard(place)
+            try:
+                if (entry := self._entries.get(place)) is not None:  # else it was deleted
+                    self._compare(place, entry)
+            except DamagedGraphError:
+                pass
+            except RefusedError:  # it would refuse the others too
+                return
+            self._refused.discard(place)
 
     def list_again(self, place: GraphKey) -> None:
         """Store again that background work is to look at a graph."""
@@ -251,12 +254,14 @@ class GraphCache:
             self._log.list_again(place, entry.head, entry.webhook, has_lost_alerts=False)
 
     def evict(self, place: GraphKey) -> None:
-        """Evict the least recently used graphs other than `place` while over the limit."""
+        """Evict the least recently used graphs other than `place` while over the limit. Those that
+        are yet to be restored stay: this server alone may have them."""
         taken = self.nbytes
         for other in list_least_used(self._entries, place):
             if taken <= self._memory_bytes:
                 break
-            taken -= self._entries.pop(other).nbytes
+            if other not in self._refused:
+                taken -= self._entries.pop(other).nbytes
 
     def _compare(self, place: GraphKey, entry: CachedGraph | None) -> CachedGraph | None:
         """Return a graph as the log has it, after the log was brought up to what is in memory where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter
 from service.supervisor import Supervisor
 
+_AGAIN_S = 5.0  # after which what Redis refused is written again
+
 
 @final
 class GraphStore:
@@ -47,7 +50,7 @@ class GraphStore:
         self._writer = GroupCommitWriter(journal, self._cache.clear)
         journal.add_restore(self._restore_all, self._restore_refused, self._cache.list_again)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
-        self._owner = ""
+        self._owner, self._last_tried = "", -math.inf
         self._signals = AlertSignals()
 
     def scoped_to(self, owner: str) -> GraphStore:
@@ -256,5 +259,7 @@ class GraphStore:
             raise error
 
     def _restore_refused(self) -> None:
-        if self._cache.has_refused:
+        now = time.monotonic()
+        if self._cache.has_refused and now - self._last_tried >= _AGAIN_S:
+            self._last_tried = now  # each try encodes a graph, which other requests wait for
             self._writer.run_next(self._cache.restore_refused)

@@ -11,7 +11,7 @@ import structlog
 from service.storage.jobs.seal import find_damage, make_seal
 
 _STORED_S = 60.0  # a write each minute; of a killed process at most that much is not counted
-_MAX_S = 1e15  # no end of a job is later; what is no number is above all numbers in SQLite
+_MAX_S = 1e15  # no end of a job is later; SQLite sorts text and blobs above all numbers
 
 
 @final

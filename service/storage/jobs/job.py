@@ -28,7 +28,7 @@ class Status(StrEnum):
 @dataclass
 class Job:
     """An accepted request; `starts` counts how often it was started, `owner` is the name of the
-    API key that it was sent with, `postponed` counts how often a process had no answer to it."""
+    API key that it was sent with, `postponed` counts how often a process put it back unanswered."""
 
     route: str
     request_id: str

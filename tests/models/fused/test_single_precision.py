@@ -51,8 +51,8 @@ def test_in_single_precision_it_sees_and_moves_as_torch_does(
     tolerance, steps_R = 2e-3, torch.tensor([0.1, 0.2, 0.3])
     for with_force in (False, True):
         seen = plain.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
-        found = fused.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
-        require_same(found, seen, tolerance)
+        actual = fused.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
+        require_same(actual, seen, tolerance)
     force_ND = seen.terms.force_ND
     assert force_ND is not None
     moved, known = (
@@ -78,11 +78,11 @@ def test_what_is_not_finite_is_seen(layout: str) -> None:
         x_ND, places, beta_RH, True, None
     )
     known = block.build_backend().evaluate_with_stats(x_ND, places, beta_RH, True, None)
-    for found, other in (
+    for actual, other in (
         (seen.squared_norm_R, known.squared_norm_R),
         *zip(seen.components.values(), known.components.values(), strict=True),
     ):
-        assert np.isfinite(found).tolist() == np.isfinite(other).tolist()
+        assert np.isfinite(actual).tolist() == np.isfinite(other).tolist()
     assert not np.isfinite(seen.squared_norm_R[[0, -1]]).any()
     assert np.isfinite(seen.squared_norm_R[1])
 
@@ -102,11 +102,11 @@ def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
         for each in systems
     ]
 
-    def off(found: Evaluation) -> np.ndarray:
-        force_ND, known_ND = found.terms.force_ND, known.terms.force_ND
+    def off(actual: Evaluation) -> np.ndarray:
+        force_ND, known_ND = actual.terms.force_ND, known.terms.force_ND
         assert force_ND is not None
         assert known_ND is not None
-        components = found.components.items()
+        components = actual.components.items()
         return np.array(
             [
                 float((force_ND - known_ND).norm() / known_ND.norm()),

@@ -113,8 +113,8 @@ def test_no_wait_is_longer_than_a_second_and_the_rate_holds(pauses: list[float],
 
 @pytest.fixture
 def refusing() -> Iterator[tuple[str, list[int]]]:
-    """A server that refuses everything, one a second of a client; and a list of those it held."""
-    held: list[int] = []
+    """A server that refuses everything, one a second of a client; and those it delayed."""
+    delayed: list[int] = []
 
     async def refuse(scope, receive, send):
         kind = scope["path"].strip("/")
@@ -124,21 +124,21 @@ def refusing() -> Iterator[tuple[str, list[int]]]:
         await send({"type": "http.response.start", "status": 429, "headers": length})
         await send({"type": "http.response.body", "body": body})
 
-    app = ThrottleMiddleware(refuse, RefusalThrottle(2), lambda: held.append(1))
+    app = ThrottleMiddleware(refuse, RefusalThrottle(2), lambda: delayed.append(1))
     config = uvicorn.Config(app, log_config=None, lifespan="off", http="httptools")
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=asyncio.run, args=[server.serve([listening])])
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}", held
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", delayed
         finally:
             server.should_exit = True
             thread.join()
 
 
 def test_a_refusal_is_whole_at_once_and_its_connection_heard_later(refusing):
-    url, held = refusing
+    url, delayed = refusing
     with httpx.Client(base_url=url) as one, httpx.Client(base_url=url) as other:
         began = time.monotonic()
         assert one.get("/queue-full").text == "queue-full"
@@ -148,35 +148,35 @@ def test_a_refusal_is_whole_at_once_and_its_connection_heard_later(refusing):
         assert one.get("/rate-exceeded").text == "rate-exceeded"
         again_s = time.monotonic() - began
     assert refused_s < other_s < 0.4 < again_s
-    assert held == [1]
+    assert delayed == [1]
 
 
 def test_a_client_that_is_refused_again_and_again_waits_for_the_response(refusing):
-    url, held = refusing
+    url, delayed = refusing
     began = time.monotonic()
     for _ in range(3):  # each on a connection of its own
         assert httpx.get(f"{url}/queue-full").text == "queue-full"
     assert 1 < time.monotonic() - began < 4  # the third one
     assert httpx.get(f"{url}/rate-exceeded").text == "rate-exceeded"
-    assert held == [1] * 3
+    assert delayed == [1] * 3
 
 
 def test_what_is_refused_for_another_reason_is_heard_at_once(refusing):
-    url, held = refusing
+    url, delayed = refusing
     with httpx.Client(base_url=url) as client:
         for _ in range(50):
             assert client.get("/rate-exceeded").status_code == 429
-    assert held == []
+    assert delayed == []
 
 
 def test_whoever_leaves_meanwhile_is_missed_by_nobody(refusing):
-    url, held = refusing
+    url, delayed = refusing
     for _ in range(3):
         with httpx.Client(base_url=url) as client:
             assert client.get("/queue-full").status_code == 429
     with httpx.Client(base_url=url) as client:
         assert client.get("/other").status_code == 429
-    assert len(held) == 3
+    assert len(delayed) == 3
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,6 @@ def test_an_answer_is_what_was_computed(path: str, counts: bool):
         scope = {"type": "http", "path": path, "client": ("192.0.2.1", 1)}
         set_state(scope, RequestState("r"))
         asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]
-    # Five of late are 2.5 a second, and for each two may be refused.
+    # Five of late are 2.5 a second, and for each one may be refused.
     wait_s = sum(pace.refuse("192.0.2.1"))
     assert wait_s < 0.3 if counts else wait_s > 0.9

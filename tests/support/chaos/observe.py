@@ -21,7 +21,7 @@ from tests.support.chaos.steps import Step
 from tests.support.chaos.world import BURST, LIMITED, OWNERS, PER_SECOND, SERVERS, World
 
 _SETTLE_S = 40.0
-_AGAIN_S = 7.0  # servers write again what Redis refused: a memory at the first probe after 5 s
+_AGAIN_S = 16.0  # servers write again what Redis refused: a memory at the first look after 5 s
 FIXED = {"targets": ["n0"], "neighborhood": {"hops": 2}}
 Owner = str
 

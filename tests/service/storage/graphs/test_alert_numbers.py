@@ -17,6 +17,9 @@ JUMP = 1_764_372_000 * NUMBERS_PER_S
         (3, JUMP + 1, 0),
         (3, JUMP + 4, 3),
         (JUMP + 1, JUMP + 4, 2),
+        (NUMBERS_PER_S - 1, NUMBERS_PER_S, 0),
+        (NUMBERS_PER_S - 10, NUMBERS_PER_S + 5, 14),
+        (JUMP + 7, JUMP + NUMBERS_PER_S + 1, 0),
         (JUMP + 7, JUMP + 60 * NUMBERS_PER_S + 1, 0),
     ],
 )

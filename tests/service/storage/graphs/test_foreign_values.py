@@ -118,7 +118,7 @@ def test_a_foreign_field_among_graphs_is_not_listed(redis_server):
     play(work)
 
 
-def test_two_transactions_of_one_revision_are_told_apart(redis_server):
+def test_two_transactions_of_one_revision_are_distinct(redis_server):
     """After Redis has lost a revision, another one may have its number."""
     server: RedisServer = redis_server()
 

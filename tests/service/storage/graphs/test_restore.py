@@ -223,6 +223,25 @@ def test_what_redis_refuses_is_restored_later(saved):
     play(work)
 
 
+def test_what_redis_refused_stays_in_memory_until_it_is_restored(saved):
+    async def work():
+        async with in_redis(saved, ROOM, 1) as one:
+            saved.client.save()
+            await put(one, "g", ring(3))
+            go_back(saved)
+            saved.client.config_set("maxmemory", 1)
+            await probe(one)
+            one._cache.evict(GraphKey("", "other"))  # as when that one is loaded
+            assert one.cached_bytes > 1
+            saved.client.config_set("maxmemory", 0)
+            await probe(one)
+            one._cache.evict(GraphKey("", "other"))
+            assert one.cached_bytes == 0
+            assert (await one.get("g")).num_nodes == 3
+
+    play(work)
+
+
 @pytest.mark.parametrize("kind", ["delete", "put", "update"])
 def test_what_is_refused_has_not_happened(saved, kind):
     async def work():

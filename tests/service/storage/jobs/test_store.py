@@ -216,7 +216,7 @@ def test_a_job_of_who_is_not_heard_is_another_s(two):
     assert dead.heartbeat(jobs) == []
     assert other.claim() is None
     assert other.count()[0] == 2
-    assert finish_job(dead, jobs[0], b"first")  # whoever is first
+    assert finish_job(dead, jobs[0], b"first")  # by the first to do it
     assert not finish_job(other, taken, b"second")
     assert finish_job(dead, jobs[0])  # asked again, as after an answer that was lost
     assert dead.get_response(jobs[0].id).body == b"first"

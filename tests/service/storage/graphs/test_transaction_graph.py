@@ -266,7 +266,7 @@ def test_a_file_of_a_version_before_is_opened(tmp_path, version):
 
 
 def test_the_oldest_alerts_are_dropped(opened, monkeypatch):
-    for module in ("sqlite", "redis_alerts"):
+    for module in ("sqlite_alerts", "redis_alerts"):
         monkeypatch.setattr(f"service.storage.graphs.{module}.KEPT_ALERTS", 3)
     rows = make_rows(40)
 

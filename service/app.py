@@ -85,6 +85,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
             await asyncio.to_thread(context.graphs.close)  # before Redis goes
             if context.redis is not None:
                 await context.redis.close()
+            await context.large_json.close()
             await asyncio.to_thread(context.close)
 
     app = FastAPI(

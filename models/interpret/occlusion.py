@@ -29,7 +29,8 @@ from models.tasks.node_scorer import NodeScorer
 
 MAX_OCCLUDED, MAX_MEMORIES, NUM_RANDOM_SETS = 32, 10, 8
 """Most neighbours and memories that are taken away one by one, and random sets to compare with."""
-_ENTRIES = 1 << 18  # pairs of tokens that see each other in one batch
+BATCH_ENTRIES = 1 << 18
+"""Most tokens, and pairs of them that see each other, of one batch of variants."""
 _MIN_TOKENS = 256  # of a batch: a smaller one takes as long
 _GRADIENT_PASSES = 3  # forward and backward over one pass, in time
 
@@ -346,7 +347,7 @@ def _batches(
         pairs = nodes + 2 * edges
         if isinstance(network, GraphClassifier):
             pairs = network.tokenizer.max_pairs(nodes, edges)
-        if held and size + pairs > _ENTRIES:
+        if held and size + pairs > BATCH_ENTRIES:
             yield held
             held, size = [], 0
         held.append(at)

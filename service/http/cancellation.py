@@ -28,14 +28,15 @@ async def run_until_deadline_or_disconnect(
         Problem: `deadline`, after `seconds`.
         ClientDisconnected: `disconnected` returned first.
     """
-    watch, is_disconnected = asyncio.ensure_future(disconnected()), False
+    watch, is_disconnected, is_over = asyncio.ensure_future(disconnected()), False, False
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
 
             def on_disconnect(watch: asyncio.Future[object]) -> None:
                 nonlocal is_disconnected
-                if not watch.cancelled() and not timeout.expired():
+                # It may have been scheduled before it was removed.
+                if not (watch.cancelled() or timeout.expired() or is_over):
                     is_disconnected = True
                     timeout.reschedule(0.0)
 
@@ -43,6 +44,7 @@ async def run_until_deadline_or_disconnect(
             try:
                 return await work
             finally:
+                is_over = True
                 watch.remove_done_callback(on_disconnect)
     except TimeoutError:
         if not timeout.expired():  # a TimeoutError of the work itself

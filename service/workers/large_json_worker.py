@@ -1,9 +1,10 @@
-"""The process that parses one large JSON body (see `service.workers.large_json`), then exits."""
+"""The process that parses large JSON bodies in turn, see `service.workers.large_json`."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ import safetensors.numpy
 from service.errors import Problem, make_problem
 from service.validation.json_body import parse_json_object
 from service.validation.json_graph import parse_json_graph
+from service.workers.large_json import LARGE_BODY_BYTES, LENGTH_BYTES
 
 _GRAPH_FIELDS = ("graph", "nodes", "edges", "targets", "transactions")
 _MAX_FIELDS = 64
@@ -38,14 +40,23 @@ class _Limits:
 def main() -> None:
     gc.disable()  # there is no garbage, and looking for it takes longer than parsing
     os.nice(5)  # large bodies wait for small ones, not the reverse
-    rules = orjson.loads(sys.stdin.buffer.readline())
-    sys.stdout.buffer.write(condense(sys.stdin.buffer.read(), rules))
-    sys.stdout.buffer.flush()
-    os._exit(0)  # freeing millions of lists takes as long again
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while line := source.readline():
+        rules = orjson.loads(line)
+        size = rules["size"]
+        answer = condense(source.read(size), rules, size <= LARGE_BODY_BYTES) or b""
+        sink.write(len(answer).to_bytes(LENGTH_BYTES))
+        sink.write(answer)
+        sink.flush()
 
 
-def condense(body: bytes, rules: dict[str, Any]) -> bytes:
-    """Convert the request in `body` to a safetensors file."""
+def condense(body: bytes, rules: dict[str, Any], may_decline: bool = False) -> bytes | None:
+    """Convert the request in `body` to a safetensors file.
+
+    Args:
+        may_decline: return None for a request that is more than a graph; else it is refused.
+    """
     arrays: dict[str, np.ndarray] = {}
     metadata = {}
     try:
@@ -55,6 +66,8 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
         rest = {name: None if name in _GRAPH_FIELDS else value for name, value in first}
         text = orjson.dumps(rest)
         if len(text) > _MAX_REST_BYTES:
+            if may_decline:
+                return None
             rule = (
                 f"The fields other than the graph have {len(text)} bytes; at most "
                 f"{_MAX_REST_BYTES} are allowed."
@@ -63,6 +76,8 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
         metadata["request"] = text.decode()
         for name, what in (("graph_id", "`targets`"), ("transactions", "of them")):
             if fields.get(name) is not None:
+                if may_decline:
+                    return None
                 detail = f"With `{name}` a JSON body may have at most 4 MiB. Send fewer {what}."
                 raise Problem("body-too-large", detail)
         name = fields.get("model") or rules["default"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from models.base import StepControl
 from models.inputs.graph_batch import GraphBatch
+from models.interpret.occlusion import BATCH_ENTRIES
 from models.interpret.reasons import RowReasons
 from models.manifest import Manifest
 from service.endpoints.anomaly.explanation import explained_score
@@ -139,7 +140,7 @@ def workload_of(task: ScoreInputs) -> Workload:
     return Workload(
         flow=task.model.name,
         cost=estimate_cost(network, task.params, size, task.include, explained_tokens),
-        size=size,
+        size=max(size, min(explained_tokens, BATCH_ENTRIES)),
         is_isolated=task.params.deterministic,
         batchable=batchable(task),
     )

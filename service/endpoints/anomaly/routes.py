@@ -52,7 +52,7 @@ from service.payload import ResponsePayload
 from service.registry.handles import Scorer
 from service.storage.graphs import StoredGraph
 from service.validation.safetensors_body import GRAPH_TENSORS
-from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
+from service.workers.large_json import CONDENSED, MAX_INLINE_BYTES
 
 router = APIRouter(tags=["anomaly"])
 _Packed = tuple[ScoreInputs, GraphBatch | None, Workload]
@@ -103,12 +103,13 @@ class ScoreTask(InferenceTask[Scored]):
 
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, content_type = self.context, self.content_type
-        if content_type == JSON and len(body) > LARGE_BODY_BYTES:
+        if content_type == JSON and len(body) > MAX_INLINE_BYTES:
             models = context.registry.list_models_of_kind(Scorer)
             readers = {model.name: model for model in models}
             key = self.caller.name
-            body = await context.large_json.condense(body, readers, self.settings, key)
-            content_type = CONDENSED
+            condensed = await context.large_json.condense(body, readers, self.settings, key)
+            if condensed is not None:
+                body, content_type = condensed, CONDENSED
             self.state.timer.lap("condense")
         weight = len(body) * (JSON_COST_FACTOR if content_type == JSON else 1)
         parsed = await context.offload_if_large(weight, self._read, body, content_type)

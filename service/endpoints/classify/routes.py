@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from models.base import StepControl
 from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
+from models.interpret.occlusion import BATCH_ENTRIES
 from service.context import AppContext, get_context
 from service.endpoints.classify.encode import Drawing, encode_classification, list_drawings
 from service.endpoints.classify.graph_list import TENSORS
@@ -118,7 +119,7 @@ class ClassifyTask(InferenceTask[Classified]):
         return Workload(
             flow=model.name,
             cost=estimate_cost(network, inputs.params, size, inputs.include, explained),
-            size=min(size, ENTRIES),
+            size=max(min(size, ENTRIES), min(explained, BATCH_ENTRIES)),
             is_isolated=inputs.params.deterministic,
         )
 

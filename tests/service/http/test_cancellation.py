@@ -101,3 +101,23 @@ def test_where_the_wait_is_cancelled_so_is_the_work():
 
     asyncio.run(play())
     assert work.ended
+
+
+def test_who_goes_as_the_work_ends_changes_nothing():
+    problems: list[dict[str, Any]] = []
+
+    async def play() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(context))
+        gone = loop.create_future()
+
+        async def work() -> str:
+            gone.set_result(None)
+            return "done"
+
+        found = await run_until_deadline_or_disconnect(work(), lambda: gone, 60)
+        await asyncio.sleep(0.01)
+        return found
+
+    assert asyncio.run(play()) == "done"
+    assert problems == []

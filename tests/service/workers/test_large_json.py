@@ -18,7 +18,12 @@ from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.workers import large_json, large_json_worker
-from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES, LargeJsonParser
+from service.workers.large_json import (
+    CONDENSED,
+    LARGE_BODY_BYTES,
+    MAX_INLINE_BYTES,
+    LargeJsonParser,
+)
 from tests.support.bad_score_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
 
 BAD = BAD_JSON | BAD_ENVELOPE | BAD_GRAPHS
@@ -64,7 +69,7 @@ def test_a_bad_body_is_refused_in_the_same_words(name, registry):
 
 def padded(body) -> bytes:
     """The same JSON, as large as it takes."""
-    return json.dumps(body).encode() + b" " * LARGE_BODY_BYTES
+    return json.dumps(body).encode() + b" " * MAX_INLINE_BYTES
 
 
 @pytest.mark.parametrize("shape", ["arrays", "rows"])
@@ -103,8 +108,55 @@ def test_what_is_beside_the_graph_is_small(client, sample):
     assert len(answer.content) < 1000
 
 
-def condense(body):
-    return asyncio.run(LargeJsonParser().condense(body, {}, settings()))
+def test_what_the_process_declines_is_parsed_here(client):
+    body = padded({"graph_id": "none", "targets": [1]})
+    answer = client.post("/anomaly/score", content=body, headers={"content-type": JSON})
+    assert answer.status_code == 404
+    larger = body + b" " * LARGE_BODY_BYTES
+    answer = client.post("/anomaly/score", content=larger, headers={"content-type": JSON})
+    assert answer.status_code == 413
+    assert "`graph_id`" in answer.json()["detail"]
+
+
+def condense(*bodies):
+    """Condense each, and return the answers and the processes that were kept after them."""
+
+    async def run():
+        parser = LargeJsonParser()
+        found = []
+        for body in bodies:
+            answer = await parser.condense(body, {}, settings())
+            found.append((answer, parser._process))
+        await parser.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_a_process_is_kept_unless_it_parsed_a_huge_body():
+    small, huge = b"{}", b"{}" + b" " * (9 << 20)
+    found = condense(small, small, huge, small)
+    (first, one), (second, two), (third, none), (fourth, other) = found
+    assert first == second == third == fourth
+    assert first
+    assert one is two is not None
+    assert none is None
+    assert other is not None
+    assert other.pid != one.pid
+    assert other.returncode is not None  # closed
+
+
+def test_a_kept_process_that_was_killed_is_replaced():
+    async def run():
+        parser = LargeJsonParser()
+        first = await parser.condense(b"{}", {}, settings())
+        assert parser._process is not None
+        parser._process.kill()
+        await parser._process.wait()
+        assert await parser.condense(b"{}", {}, settings()) == first
+        await parser.close()
+
+    asyncio.run(run())
 
 
 def test_a_process_that_dies_is_told(monkeypatch):

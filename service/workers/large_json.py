@@ -40,7 +40,7 @@ class LargeJsonParser:
 
     def __init__(self) -> None:
         self._one = FairSemaphore(1)
-        self._process: Process | None = None  # that waits for a body
+        self._process: Process | None = None  # the one that waits for a body
 
     async def condense(
         self, body: bytes, schemas: Mapping[str, GraphSchema], settings: Settings, key: str = ""
@@ -64,14 +64,14 @@ class LargeJsonParser:
             "max_edges": settings.max_edges,
         }
         async with self._one.reserve(key):
-            kept, self._process = self._process, None
-            if kept is None or kept.returncode is not None:
-                kept = await _start_worker()
-            answer = await _ask(kept, orjson.dumps(rules) + b"\n", body)
+            process, self._process = self._process, None  # no other body uses it
+            if process is None or process.returncode is not None:
+                process = await _start_process()
+            answer = await _ask(process, orjson.dumps(rules) + b"\n", body)
             if len(body) <= _MAX_KEPT_BYTES:
-                self._process = kept
+                self._process = process
             else:
-                await _kill(kept)
+                await _kill(process)
         return answer or None
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class LargeJsonParser:
             await _kill(self._process)
 
 
-async def _start_worker() -> Process:
+async def _start_process() -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -93,7 +93,7 @@ async def _start_worker() -> Process:
 
 
 async def _ask(process: Process, rules: bytes, body: bytes) -> bytes:
-    """Send a body and return the answer; without one the process is dead."""
+    """Send a body and return the answer. Where there is none, the process is killed."""
     assert process.stdin is not None
     assert process.stdout is not None
     is_answered = False

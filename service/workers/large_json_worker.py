@@ -38,7 +38,7 @@ class _Limits:
 
 
 def main() -> None:
-    gc.disable()  # there is no garbage, and looking for it takes longer than parsing
+    gc.disable()  # while a body is parsed: looking for garbage takes longer than parsing
     os.nice(5)  # large bodies wait for small ones, not the reverse
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     source, sink = sys.stdin.buffer, sys.stdout.buffer
@@ -49,6 +49,8 @@ def main() -> None:
         sink.write(len(answer).to_bytes(LENGTH_BYTES))
         sink.write(answer)
         sink.flush()
+        del answer
+        gc.collect()  # a refused body may be held by the traceback of its error
 
 
 def condense(body: bytes, rules: dict[str, Any], may_decline: bool = False) -> bytes | None:

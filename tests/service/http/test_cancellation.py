@@ -115,9 +115,9 @@ def test_who_goes_as_the_work_ends_changes_nothing():
             gone.set_result(None)
             return "done"
 
-        found = await run_until_deadline_or_disconnect(work(), lambda: gone, 60)
-        await asyncio.sleep(0.01)
-        return found
+        outcome = await run_until_deadline_or_disconnect(work(), lambda: gone, 60)
+        await asyncio.sleep(0.01)  # in which the callback of `gone` runs
+        return outcome
 
     assert asyncio.run(play()) == "done"
     assert problems == []

@@ -123,20 +123,20 @@ def condense(*bodies):
 
     async def run():
         parser = LargeJsonParser()
-        found = []
+        results = []
         for body in bodies:
             answer = await parser.condense(body, {}, settings())
-            found.append((answer, parser._process))
+            results.append((answer, parser._process))
         await parser.close()
-        return found
+        return results
 
     return asyncio.run(run())
 
 
 def test_a_process_is_kept_unless_it_parsed_a_huge_body():
     small, huge = b"{}", b"{}" + b" " * (9 << 20)
-    found = condense(small, small, huge, small)
-    (first, one), (second, two), (third, none), (fourth, other) = found
+    results = condense(small, small, huge, small)
+    (first, one), (second, two), (third, none), (fourth, other) = results
     assert first == second == third == fourth
     assert first
     assert one is two is not None

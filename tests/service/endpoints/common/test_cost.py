@@ -80,6 +80,8 @@ def test_a_score_is_charged_for_the_passes_of_its_explanations(
     assert plain_cost == size * steps
     assert tokens * steps <= workload_of(task).cost <= 1.3 * tokens * steps
     assert workload_of(task).cost > 20 * plain_cost
+    assert workload_of(task).size > size, "variants of the graph are in memory side by side"
+    assert workload_of(task).size <= occlusion.BATCH_ENTRIES
 
 
 def test_a_class_is_charged_for_the_passes_of_its_explanation(

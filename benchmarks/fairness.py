@@ -20,9 +20,13 @@ requests of A had no answer when a round ended; and with `--profile` the phases 
 hundredth of B's requests, as the server measured them. The exit status is 1 if a request of B had
 another answer than 200.
 
+With `--other-server` key A sends to a second server on the same machine, and the two servers share
+nothing but its cores: what B waits for then, no fairness of a server can take away.
+
 A's process is niced, so that on a machine of few cores what is measured is the server.
 
     python -m benchmarks.fairness [--seconds 20] [--rounds 3] [--only KIND ...] [--profile]
+        [--other-server]
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.queues import Queue
@@ -287,28 +291,39 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=[*KINDS, ALL], default=[*KINDS, ALL])
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--other-server", action="store_true", help="key A sends to one of its own")
     args = parser.parse_args()
     print(describe())
     seen = {kind: Latencies() for kind in (ALONE, *args.only)}
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.json"
         secrets = _write_keys(keys)
-        stores = {
-            f"BASIN_{name}_STORE": str(Path(folder) / name.lower())
-            for name in ("JOB", "GRAPH", "MEMORY")
-        }
-        with serving(BASIN_KEYS=str(keys), BASIN_DEVICE="cpu", **stores) as client:
-            port = client.base_url.port
+        with ExitStack() as servers:
+            own = servers.enter_context(_serving(Path(folder) / "own", keys))
+            loaded = own
+            if args.other_server:
+                loaded = servers.enter_context(_serving(Path(folder) / "other", keys))
+            port, loaded_port = own.base_url.port, loaded.base_url.port
             assert port is not None
+            assert loaded_port is not None
             Latencies().measure(port, secrets["b"], WARM_S)
             for _ in range(args.rounds):
                 for kind in args.only:
                     seen[ALONE].measure(port, secrets["b"], args.seconds / len(args.only))
-                    with _loaded(kind, port, secrets["a"], seen[kind].statuses):
+                    with _loaded(kind, loaded_port, secrets["a"], seen[kind].statuses):
                         seen[kind].measure(port, secrets["b"], args.seconds)
-                    _wait_until_idle(client, secrets["watcher"])
+                    _wait_until_idle(loaded, secrets["watcher"])
     _print(seen, args.profile)
     sys.exit(any(latencies.own_statuses.keys() != {"200"} for latencies in seen.values()))
+
+
+@contextmanager
+def _serving(folder: Path, keys: Path) -> Iterator[httpx.Client]:
+    """A server with these keys and stores of its own."""
+    folder.mkdir()
+    stores = {f"BASIN_{name}_STORE": str(folder / name) for name in ("JOB", "GRAPH", "MEMORY")}
+    with serving(BASIN_KEYS=str(keys), BASIN_DEVICE="cpu", **stores) as client:
+        yield client
 
 
 def _wait_until_idle(client: httpx.Client, secret: str) -> None:

@@ -18,8 +18,8 @@ class NodeFeatures(QuantileBins):
     """Encode nodes by neighbourhood means and deviations, degree, and piecewise-linear bins.
 
     For every relation, the columns of a node are its own features and log(1 + degree), their
-    means over the neighbours 1 to `hops` steps away, and their standard deviations over the
-    direct neighbours. Where edges have features, those of `describe_edges` follow. Each column is
+    means over the neighbours 1 to `hops` steps away, and their standard deviations over those 1
+    to `deviation_hops` steps away, sqrt(mean of squares - square of mean). Where edges have features, those of `describe_edges` follow. Each column is
     then encoded by bins; such scale-free thresholds are what makes
     decision trees strong on these tables.
 
@@ -28,6 +28,7 @@ class NodeFeatures(QuantileBins):
     Args:
         in_features: F, features of a node.
         hops: steps of the neighbourhood means.
+        deviation_hops: steps of the standard deviations.
         bins: bins of each column of the node itself.
         hop_bins: bins of each column of its neighbourhood. Too many drown the node's own columns.
         encoding_width: as of `QuantileBins`.
@@ -42,9 +43,11 @@ class NodeFeatures(QuantileBins):
         hop_bins: int,
         encoding_width: int = 1,
         distinct: bool = False,
+        deviation_hops: int = 1,
     ) -> None:
         super().__init__(encoding_width, distinct=distinct)
         self.in_features, self.hops, self.bins, self.hop_bins = in_features, hops, bins, hop_bins
+        self.deviation_hops = min(deviation_hops, hops)
 
     def compute_table(self, batch: GraphBatch) -> Tensor:
         """Return the columns before encoding, float64 (N, C)."""
@@ -65,21 +68,23 @@ class NodeFeatures(QuantileBins):
             if count_N is not None:
                 degree_N = degree_N + torch.from_numpy(count_N).to(degree_N)
             means = [append_log_degree(x_NF, degree_N)]
-            square_NF = None
-            if self.hops:
-                square_NF = _mean(relation, means[0].square(), squares_NF, degree_N)
+            squares, width = [means[0].square()], self.in_features + 1
             for hop in range(self.hops):
-                outside_NF = None if sums_NHF is None else sums_NHF[:, hop]
+                outside_NF = None if sums_NHF is None else sums_NHF[:, hop, :width]
                 means.append(_mean(relation, means[-1], outside_NF, degree_N))
-            relations.append((means, square_NF))
+                if hop < self.deviation_hops:
+                    if hop:
+                        squares_NF = None if sums_NHF is None else sums_NHF[:, hop, width:]
+                    squares.append(_mean(relation, squares[-1], squares_NF, degree_N))
+            relations.append((means, squares[1:]))
         return assemble_columns(x_NF, relations)
 
     def _compute_table_numba(self, batch: GraphBatch) -> Tensor:
         """Compute the same table on the CPU, with one pass over the edges for each hop."""
         x_NF = batch.x_NF.double().contiguous().numpy()
         nodes, features = x_NF.shape
-        # Of each relation: log-degree; then means of each hop, and deviations of the first.
-        width = 1 + (features + 1) * (self.hops + (self.hops > 0))
+        # Of each relation: log-degree; then means of each hop, and deviations of the first ones.
+        width = 1 + (features + 1) * (self.hops + self.deviation_hops)
         table_NC = np.empty((nodes, features + len(batch.relations) * width))
         table_NC[:, :features] = x_NF
         for index, relation in enumerate(batch.relations):
@@ -88,6 +93,7 @@ class NodeFeatures(QuantileBins):
                 relation.indices_E.numpy(),
                 x_NF,
                 self.hops,
+                self.deviation_hops,
                 table_NC,
                 features + index * width,
                 self._outside(batch, index),
@@ -101,11 +107,11 @@ class NodeFeatures(QuantileBins):
         if batch.outside is None:
             return None
         sums_NHF = batch.outside.sums[index]
-        if sums_NHF.shape[1:] != (self.hops, self.in_features + 1):
+        width = (self.in_features + 1) * (2 if self.deviation_hops > 1 else 1)
+        if sums_NHF.shape[1:] != (self.hops, width):
             raise ValueError(
                 f"The graph has sums of neighbours outside of it for {sums_NHF.shape[1]} hops of "
-                f"{sums_NHF.shape[2]} columns; the network reads {self.hops} of "
-                f"{self.in_features + 1}."
+                f"{sums_NHF.shape[2]} columns; the network reads {self.hops} of {width}."
             )
         return batch.outside.count[index], sums_NHF, batch.outside.squares[index]
 
@@ -189,21 +195,21 @@ def append_log_degree(x_NF: Tensor, degree_N: Tensor) -> Tensor:
 
 
 def assemble_columns(
-    x_NF: Tensor, relations: Sequence[tuple[Sequence[Tensor], Tensor | None]]
+    x_NF: Tensor, relations: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]
 ) -> Tensor:
     """Return the table of nodes, float64 (N, C), from means over their neighbourhoods.
 
     Args:
         x_NF: features of the nodes.
-        relations: for each relation, a list of (N, F + 1) and the neighbours' mean square. The
-            list has `append_log_degree` of the nodes, then its means over the neighbours 1, 2,
-            ... steps away. The mean square is over the direct neighbours.
+        relations: for each relation, a list of (N, F + 1) and one of mean squares. The first has
+            `append_log_degree` of the nodes, then its means over the neighbours 1, 2, ... steps
+            away; the second the means of squares over those 1, 2, ... steps away.
     """
     columns = [x_NF.double()]
-    for (own_NF, *means), square_NF in relations:
+    for (own_NF, *means), squares in relations:
         columns.append(own_NF[:, -1:])
         for hop, mean_NF in enumerate(means):
             columns.append(mean_NF)
-            if hop == 0 and square_NF is not None:
-                columns.append((square_NF - mean_NF.square()).clamp(min=0).sqrt())
+            if hop < len(squares):
+                columns.append((squares[hop] - mean_NF.square()).clamp(min=0).sqrt())
     return torch.cat(columns, 1)

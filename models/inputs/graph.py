@@ -43,7 +43,8 @@ class OutsideNeighbors:
 
     Attributes:
         count: of each relation and node how many there are, float64 (R, N).
-        sums: what they add to the sums over neighbours at each hop (R, N, hops, F + 1).
+        sums: what they add to the sums over neighbours at each hop (R, N, hops, W); W is of
+            `models.inputs.neighbor_means.NeighborRule`.
         squares: the sums of their squares at the first hop (R, N, F + 1).
         edges: features of the edges to them, where edges have any.
     """

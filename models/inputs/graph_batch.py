@@ -232,14 +232,15 @@ def _join_outside(
     graphs: Sequence[Graph], num_relations: int, edge_features: int
 ) -> OutsideNeighbors | None:
     """What is outside of all graphs, nothing for those that are whole."""
-    shape = next((graph.outside.sums.shape[2:] for graph in graphs if graph.outside), None)
-    if shape is None:
+    whole = next((graph.outside for graph in graphs if graph.outside), None)
+    if whole is None:
         return None
+    sums, squares = whole.sums.shape[2:], whole.squares.shape[2:]
     parts, edges = list[OutsideNeighbors](), list[OutsideEdges]()
     for graph in graphs:
         nodes = num_relations, graph.num_nodes
         part = graph.outside or OutsideNeighbors(
-            np.zeros(nodes), np.zeros((*nodes, *shape)), np.zeros((*nodes, shape[1]))
+            np.zeros(nodes), np.zeros((*nodes, *sums)), np.zeros((*nodes, *squares))
         )
         parts.append(part)
         none = np.zeros((*nodes, 2, edge_features))

@@ -23,6 +23,12 @@ class NeighborRule:
     relations: int
     undirected: bool
     self_loops: bool
+    deviation_hops: int = 1
+
+    def width(self, features: int) -> int:
+        """W, columns that are averaged at each hop: the features of a node and log(1 + degree),
+        and where deviations are of several hops their squares too."""
+        return (features + 1) * (2 if self.deviation_hops > 1 else 1)
 
 
 def sum_outside_edges(
@@ -64,8 +70,8 @@ class NeighborMeans:
     """
 
     def __init__(self, rule: NeighborRule, features: int) -> None:
-        self._rule = rule
-        self._layers = np.zeros((rule.relations, rule.hops, 0, features + 1))
+        self._rule, self._features = rule, features
+        self._layers = np.zeros((rule.relations, rule.hops, 0, rule.width(features)))
         self._is_pending = np.zeros(0, bool)  # what depends on the row is yet to be computed
 
     @property
@@ -99,8 +105,12 @@ class NeighborMeans:
             self._is_pending[rows] = True
         for relation, layers in enumerate(self._layers):
             indptr, _ = neighbors(rows, relation, self._rule.undirected)
-            layers[0, rows, :-1] = x
-            layers[0, rows, -1] = np.log1p(np.diff(indptr).astype(float))
+            layers[0, rows, : self._features] = x
+            layers[0, rows, self._features] = np.log1p(np.diff(indptr).astype(float))
+            if self._rule.deviation_hops > 1:
+                layers[0, rows, self._features + 1 :] = np.square(
+                    layers[0, rows, : self._features + 1]
+                )
         relations = range(self._rule.relations)
         if all(self._propagate(each, neighbors, count_edges, max_edges) for each in relations):
             self._is_pending[:] = False
@@ -120,7 +130,7 @@ class NeighborMeans:
         """
         relations, hops, _, width = self._layers.shape
         nodes = relations, len(seen[0][0]) - 1
-        count, squares = np.zeros(nodes), np.zeros((*nodes, width))
+        count, squares = np.zeros(nodes), np.zeros((*nodes, self._features + 1))
         sums = np.zeros((*nodes, hops, width))
         for each, layers in enumerate(self._layers):
             kernels.add_outside(

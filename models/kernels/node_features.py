@@ -8,26 +8,31 @@ from numba import njit
 from models.kernels.edge_attention import in_parts, over_rows, threads_for
 
 
-def describe(indptr, indices, x, hops, table, at, outside=None):
-    """Into `table` (N, C), float64, from the column `at`: log(1 + degree), the means of that and
-    x (N, F) over the neighbours one step away, their standard deviations there, and the means two
-    to `hops` steps away.
+def describe(indptr, indices, x, hops, deviation_hops, table, at, outside=None):
+    """Into `table` (N, C), float64, from the column `at`: log(1 + degree), and for each of `hops`
+    steps the means of that and x (N, F) over the neighbours so many steps away, each followed by
+    the standard deviations there for the first `deviation_hops` steps.
 
     `outside` is what neighbours that are not among the N add: their number (N,), the sums that they
-    add to those of each hop (N, hops, F + 1), and of squares (N, F + 1).
+    add to those of each hop (N, hops, W), and of squares (N, F + 1). W is F + 1, twice that where
+    deviations are of several hops: the squares follow.
     """
     nodes, features = x.shape
-    now = np.empty((nodes, features + 1))
+    width = features + 1
+    # Squares are carried along where their means over two steps are wanted.
+    now = np.empty((nodes, width * (1 + (deviation_hops > 1))))
     now[:, :features] = x
     then = np.empty_like(now)
-    if threads_for(indptr[-1] * (features + 1)) == 1:  # a call for each hop is half of a small one
-        _describe(indptr, indices, hops, now, then, table, at, outside)
+    if threads_for(indptr[-1] * now.shape[1]) == 1:  # a call for each hop is half of a small one
+        _describe(indptr, indices, hops, deviation_hops, width, now, then, table, at, outside)
         return
-    _own(0, nodes, indptr, now, table, at, outside)
+    _own(0, nodes, indptr, width, now, table, at, outside)
     at += 1
     for hop in range(hops):
-        over_rows(_hop, indptr, features + 1, indices, now, then, table, at, hop, outside)
-        now, then, at = then, now, at + (features + 1) * (1 + (hop == 0))
+        spread = hop < deviation_hops
+        given = indices, width, now, then, table, at, hop, spread, outside
+        over_rows(_hop, indptr, now.shape[1], *given)
+        now, then, at = then, now, at + width * (1 + spread)
 
 
 def encode(table, column, lower, width, encoded):
@@ -41,29 +46,32 @@ def encode(table, column, lower, width, encoded):
 
 
 @njit(nogil=True, cache=True)
-def _describe(indptr, indices, hops, now, then, table, at, outside):
-    nodes, width = now.shape
-    _own(0, nodes, indptr, now, table, at, outside)
+def _describe(indptr, indices, hops, deviation_hops, width, now, then, table, at, outside):
+    nodes = len(now)
+    _own(0, nodes, indptr, width, now, table, at, outside)
     at += 1
     for hop in range(hops):
-        _hop(0, nodes, indptr, indices, now, then, table, at, hop, outside)
+        spread = hop < deviation_hops
+        _hop(0, nodes, indptr, indices, width, now, then, table, at, hop, spread, outside)
         now, then = then, now
-        at += width * (2 if hop == 0 else 1)
+        at += width * (2 if spread else 1)
 
 
 @njit(nogil=True, cache=True)
-def _own(lo, hi, indptr, now, table, at, outside):
-    last = now.shape[1] - 1
+def _own(lo, hi, indptr, width, now, table, at, outside):
     for i in range(lo, hi):
         degree = float(indptr[i + 1] - indptr[i])
         if outside is not None:
             degree += outside[0][i]
-        now[i, last] = table[i, at] = np.log1p(degree)
+        now[i, width - 1] = table[i, at] = np.log1p(degree)
+        for f in range(width, now.shape[1]):
+            now[i, f] = now[i, f - width] * now[i, f - width]
 
 
 @njit(nogil=True, cache=True)
-def _hop(lo, hi, indptr, indices, now, then, table, at, hop, outside):
-    width, spread = now.shape[1], hop == 0
+def _hop(lo, hi, indptr, indices, width, now, then, table, at, hop, spread, outside):
+    columns = now.shape[1]
+    is_carried = columns > width
     squared = np.empty(width)
     for i in range(lo, hi):
         then[i] = 0
@@ -76,17 +84,19 @@ def _hop(lo, hi, indptr, indices, now, then, table, at, hop, outside):
         degree = max(degree, 1.0)
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
-            for f in range(width):
+            for f in range(columns):
                 then[i, f] += now[j, f]
-            if spread:
+            if spread and not is_carried:
                 for f in range(width):
                     squared[f] += now[j, f] * now[j, f]
-        for f in range(width):
+        for f in range(columns):
             then[i, f] /= degree
+        for f in range(width):
             table[i, at + f] = then[i, f]
         if spread:
             for f in range(width):
-                left = squared[f] / degree - then[i, f] * then[i, f]
+                square = then[i, width + f] if is_carried else squared[f] / degree
+                left = square - then[i, f] * then[i, f]
                 table[i, at + width + f] = np.sqrt(0.0 if left < 0 else left)  # lets NaN through
 
 
@@ -146,7 +156,7 @@ def average(rows, indptr, indices, values, means):
 @njit(nogil=True, cache=True)
 def add_outside(indptr, indices, is_inside, layers, count, sums, squares):
     """Add what the neighbours that are not `is_inside` are to `count`, `sums` and `squares`, the
-    `outside` of `describe`; `layers` (hops, rows, F + 1) has what is averaged at each hop."""
+    `outside` of `describe`; `layers` (hops, rows, W) has what is averaged at each hop."""
     for r in range(len(indptr) - 1):
         for e in range(indptr[r], indptr[r + 1]):
             other = indices[e]
@@ -157,7 +167,7 @@ def add_outside(indptr, indices, is_inside, layers, count, sums, squares):
                 for f in range(layers.shape[2]):
                     value = layers[hop, other, f]
                     sums[r, hop, f] += value
-                    if hop == 0:
+                    if hop == 0 and f < squares.shape[1]:
                         squares[r, f] += value * value
 
 

@@ -43,6 +43,9 @@ class NodeConfig(Config):
     undirected: bool = True
     self_loops: bool = False
     hops: NonNegativeInt = 2
+    deviation_hops: NonNegativeInt = Field(
+        1, description="hops over which features are described by their deviations too"
+    )
     bins: PositiveInt = Field(16, description="of each feature of the node itself")
     hop_bins: PositiveInt = Field(4, description="of each feature of its neighbourhood")
     distinct: bool = Field(False, description="bins of distinct values where one value prevails")
@@ -82,6 +85,7 @@ class NodeScorer(Architecture):
             config.hop_bins,
             config.encoding,
             config.distinct,
+            config.deviation_hops,
         )
         self.embed = build_embedding(config)
         self.dropout = Dropout(config.state_dropout)
@@ -112,7 +116,11 @@ class NodeScorer(Architecture):
         """Which neighbours a node is described by."""
         config = self.config
         return NeighborRule(
-            config.hops, len(config.relations), config.undirected, config.self_loops
+            config.hops,
+            len(config.relations),
+            config.undirected,
+            config.self_loops,
+            min(config.deviation_hops, config.hops),
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
@@ -246,6 +254,7 @@ class NodeScorer(Architecture):
             config.bins,
             config.hop_bins,
             distinct=config.distinct,
+            deviation_hops=config.deviation_hops,
         ).fit(batch)
         widths = {"encoding": features.encoding_width}
         edges = None

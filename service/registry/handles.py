@@ -154,9 +154,10 @@ class Scorer(Model[NodeScorer]):
 
     def _no_neighbors(self) -> OutsideNeighbors:
         """Nothing outside of the small input."""
-        nodes, width = (len(self.relations), 2), len(self.features) + 1
-        sums = np.zeros((*nodes, self.network.config.hops, width))
-        return OutsideNeighbors(np.zeros(nodes), sums, np.zeros((*nodes, width)))
+        nodes, features = (len(self.relations), 2), len(self.features)
+        rule = self.network.neighbor_rule
+        sums = np.zeros((*nodes, rule.hops, rule.width(features)))
+        return OutsideNeighbors(np.zeros(nodes), sums, np.zeros((*nodes, features + 1)))
 
 
 @final

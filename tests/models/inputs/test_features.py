@@ -30,6 +30,21 @@ def test_table() -> None:
     np.testing.assert_allclose(table.numpy(), expected, atol=1e-12)
 
 
+def test_deviations_over_several_hops() -> None:
+    """Two steps from the ends of the path are both ends, each with half of the weight."""
+    star = Graph(np.array([[0.0], [4.0], [10.0]], np.float32), np.array([[0, 0], [1, 2]]))
+    features = NodeFeatures(1, hops=2, bins=2, hop_bins=2, deviation_hops=2)
+    table = features.compute_table(pack_graphs([star])).numpy()
+    two, one = np.log(3), np.log(2)
+    # x, log degree; then mean and deviation of both, one step away and two
+    expected = [
+        [0, two, 7, one, 3, 0, 0, two, 0, 0],
+        [4, one, 0, two, 0, 0, 7, one, 3, 0],
+        [10, one, 0, two, 0, 0, 7, one, 3, 0],
+    ]
+    np.testing.assert_allclose(table, expected, atol=1e-7)
+
+
 def test_bins_are_linear_between_quantiles_and_clipped_beyond() -> None:
     x = np.arange(5, dtype=np.float32)[:, None]
     features = NodeFeatures(1, hops=0, bins=2, hop_bins=2).fit(
@@ -69,16 +84,16 @@ def test_a_graph_in_a_batch_reads_as_alone() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("hops", [0, 1, 3])
+@pytest.mark.parametrize(("hops", "deviation_hops"), [(0, 1), (1, 1), (3, 0), (3, 1), (3, 2)])
 def test_kernels_tell_what_torch_does(
-    hops: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    hops: int, deviation_hops: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(1)
     edges, kinds = rng.integers(0, 200, (2, 900)), rng.integers(0, 2, 900)
     x = rng.standard_normal((200, 3)).astype(np.float32)
     x[7, 1] = np.nan
     batch = pack_graphs([Graph(x, edges, kinds)], num_relations=2)
-    features = NodeFeatures(3, hops, bins=4, hop_bins=4)
+    features = NodeFeatures(3, hops, bins=4, hop_bins=4, deviation_hops=deviation_hops)
     monkeypatch.setattr(edge_attention, "_PARALLEL_WORK", 0)
     monkeypatch.setattr(edge_attention.torch, "get_num_threads", lambda: threads)
     table, expected = features.compute_table(batch), features._compute_table_torch(batch)

@@ -75,6 +75,13 @@ class Register:
         if not self.holders & alive:
             self.possible, self.is_lost = set(self.past), True
 
+    def lose_holder(self, server: int) -> None:
+        """The server ends, and what it held in memory with it."""
+        self.holders.discard(server)
+        if self.is_older and not self.holders:
+            # It may have ended before it restored the state.
+            self.possible, self.is_lost = set(self.past), True
+
     def _set(self, states: set[State]) -> None:
         self.possible = states
         self.past |= states

@@ -204,7 +204,7 @@ class Player(Observer):
         self.world.processes[step.server].kill()
         for registers in (self.graphs, self.streams):  # memories are on its disk
             for register in registers.values():
-                register.holders.discard(step.server)
+                register.lose_holder(step.server)
 
     def start_process(self, _: Step) -> None:
         for process in self.world.processes:

@@ -135,7 +135,7 @@ def describe(graph: Graph, rule: NeighborRule) -> np.ndarray:
         self_loops=rule.self_loops,
         edge_features=0 if graph.edge_attr is None else graph.edge_attr.shape[1],
     )
-    features = NodeFeatures(2, rule.hops, 4, 4)
+    features = NodeFeatures(2, rule.hops, 4, 4, deviation_hops=rule.deviation_hops)
     table = features.compute_table(batch).numpy()
     own = features._compute_table_torch(batch)  # without what edges add
     # A deviation of zero is the root of a rounding error.
@@ -152,7 +152,10 @@ def test_nodes_are_described_as_in_the_whole_graph(
     several = data.draw(st.lists(updates(schema), max_size=6))
     model = small(schema)
     graph = live(model, schema=schema)
-    rules = [NeighborRule(hops, 2, undirected, self_loops) for hops in (0, 1, 3)]
+    rules = [
+        NeighborRule(hops, 2, undirected, self_loops, deviation_hops)
+        for hops, deviation_hops in ((0, 0), (1, 1), (3, 1), (3, 2))
+    ]
     for one in several:
         if not model.apply(one) or not model.nodes:
             return

@@ -1,0 +1,163 @@
+"""Boosted trees as arrays, part of a network: what they say of a node is one of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from models.kernels import trees as kernels
+
+_SPLITMIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+class Tree(NamedTuple):
+    """A regression tree of n nodes, the root first.
+
+    A row goes left where its column `feature_n` is at most `threshold_n`. Leaves have `feature_n`
+    -1, and what they add in `value_n`.
+    """
+
+    feature_n: np.ndarray
+    threshold_n: np.ndarray
+    left_n: np.ndarray
+    right_n: np.ndarray
+    value_n: np.ndarray
+
+
+class TreeShape(BaseModel):
+    """Sizes of the arrays of a `TreeEnsemble`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folds: PositiveInt
+    trees: PositiveInt
+    nodes: PositiveInt
+    rows: NonNegativeInt
+
+
+@final
+class TreeEnsemble(nn.Module):
+    """The log-odds that boosted trees give a row of a table, the trees fitted in K folds.
+
+    A row that was trained on, and whose label all folds but one have therefore seen, gets the
+    log-odds of that fold alone; every other row gets the mean of the folds (stacking, Wolpert
+    1992). So a network that reads them sees of the nodes that it is trained on what it will see of
+    others. Rows that were trained on are recognised by a hash of the features of the node, wherever
+    the graph comes from: an equal row is the same row.
+
+    Attributes:
+        shape: sizes of the arrays, by which an empty ensemble is built that weights are loaded
+            into.
+    """
+
+    feature_n: Tensor
+    threshold_n: Tensor
+    left_n: Tensor
+    right_n: Tensor
+    value_n: Tensor
+    root_T: Tensor
+    fold_T: Tensor
+    base_K: Tensor
+    key_r: Tensor
+    fold_r: Tensor
+
+    def __init__(self, shape: TreeShape) -> None:
+        super().__init__()
+        self.shape = shape
+        n, i64, f64 = shape.nodes, torch.int64, torch.float64
+        self.register_buffer("feature_n", torch.full((n,), -1, dtype=torch.int32))
+        self.register_buffer("threshold_n", torch.zeros(n, dtype=f64))
+        self.register_buffer("left_n", torch.zeros(n, dtype=torch.int32))
+        self.register_buffer("right_n", torch.zeros(n, dtype=torch.int32))
+        self.register_buffer("value_n", torch.zeros(n, dtype=f64))
+        self.register_buffer("root_T", torch.zeros(shape.trees, dtype=torch.int32))
+        self.register_buffer("fold_T", torch.zeros(shape.trees, dtype=torch.int32))
+        self.register_buffer("base_K", torch.zeros(shape.folds, dtype=f64))
+        self.register_buffer("key_r", torch.zeros(shape.rows, dtype=i64))
+        self.register_buffer("fold_r", torch.zeros(shape.rows, dtype=torch.int32))
+
+    @classmethod
+    def from_folds(
+        cls,
+        folds: Sequence[tuple[float, Sequence[Tree]]],
+        x_rF: np.ndarray,
+        fold_r: np.ndarray,
+    ) -> TreeEnsemble:
+        """Build an ensemble of trees of each fold, with the log-odds that they add to.
+
+        Args:
+            x_rF: features of the rows that were trained on.
+            fold_r: the fold that each of them was left out of; one for all equal rows.
+        """
+        trees = [tree for _, fold in folds for tree in fold]
+        sizes = [len(tree.feature_n) for tree in trees]
+        key_r, first = np.unique(hash_rows(x_rF), return_index=True)
+        shape = TreeShape(folds=len(folds), trees=len(trees), nodes=sum(sizes), rows=len(key_r))
+        ensemble = cls(shape)
+        root_T = np.cumsum([0, *sizes[:-1]])
+
+        def join(parts: Sequence[np.ndarray], into: Tensor) -> None:
+            into.copy_(torch.from_numpy(np.concatenate(parts)))
+
+        join([tree.feature_n for tree in trees], ensemble.feature_n)
+        join([tree.threshold_n for tree in trees], ensemble.threshold_n)
+        pairs = list(zip(trees, root_T, strict=True))
+        join([tree.left_n + root for tree, root in pairs], ensemble.left_n)
+        join([tree.right_n + root for tree, root in pairs], ensemble.right_n)
+        join([tree.value_n for tree in trees], ensemble.value_n)
+        join([root_T], ensemble.root_T)
+        join([np.full(len(fold), k) for k, (_, fold) in enumerate(folds)], ensemble.fold_T)
+        join([np.array([base for base, _ in folds])], ensemble.base_K)
+        join([key_r], ensemble.key_r)
+        join([fold_r[first]], ensemble.fold_r)
+        return ensemble
+
+    def forward(self, table_NC: Tensor, x_NF: Tensor) -> Tensor:
+        """Log-odds, float64 (N,), of rows of a table (N, C), whose nodes have the features (N, F).
+
+        Computed on the CPU, and returned on the device of the table.
+        """
+        scores_NK = self.compute_folds(table_NC.cpu().numpy())
+        score_N = scores_NK.mean(1)
+        keys, known_r = hash_rows(x_NF.cpu().numpy()), self.key_r.cpu().numpy()
+        if len(known_r):
+            place_N = np.searchsorted(known_r, keys).clip(max=len(known_r) - 1)
+            seen = np.flatnonzero(known_r[place_N] == keys)
+            score_N[seen] = scores_NK[seen, self.fold_r.cpu().numpy()[place_N[seen]]]
+        return torch.from_numpy(score_N).to(table_NC.device)
+
+    def compute_folds(self, table_NC: np.ndarray) -> np.ndarray:
+        """Log-odds of each fold, float64 (N, K)."""
+        arrays = (
+            *(self.feature_n, self.threshold_n, self.left_n, self.right_n, self.value_n),
+            *(self.root_T, self.fold_T),
+        )
+        scores_NK = np.tile(self.base_K.cpu().numpy(), (len(table_NC), 1))
+        kernels.add_leaves(
+            np.ascontiguousarray(table_NC, np.float64),
+            *(array.cpu().numpy() for array in arrays),
+            scores_NK,
+        )
+        return scores_NK
+
+
+def hash_rows(x_NF: np.ndarray) -> np.ndarray:
+    """Hash rows of float32 (N, F), as int64 (N,): equal where all values are, the same everywhere.
+
+    Each value is mixed in by splitmix64's finaliser (Steele et al. 2014).
+    """
+    # Minus zero is zero.
+    bits_NF = (np.asarray(x_NF, np.float32) + np.float32(0)).view(np.uint32).astype(np.uint64)
+    step, *factors = (np.uint64(number) for number in _SPLITMIX)
+    h_N = np.full(len(bits_NF), bits_NF.shape[1], np.uint64)
+    for bits_N in bits_NF.T:
+        h_N = (h_N ^ bits_N) + step
+        for shift, factor in zip((30, 27), factors, strict=True):
+            h_N = (h_N ^ (h_N >> np.uint64(shift))) * factor
+        h_N ^= h_N >> np.uint64(31)
+    return h_N.view(np.int64)

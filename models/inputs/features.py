@@ -10,6 +10,7 @@ from torch import Tensor
 
 from models.inputs.graph_batch import GraphBatch
 from models.inputs.quantile_bins import QuantileBins
+from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
 from models.layouts import EdgeList
 
@@ -19,9 +20,11 @@ class NodeFeatures(QuantileBins):
 
     For every relation, the columns of a node are its own features and log(1 + degree), their
     means over the neighbours 1 to `hops` steps away, and their standard deviations over those 1
-    to `deviation_hops` steps away, sqrt(mean of squares - square of mean). Where edges have features, those of `describe_edges` follow. Each column is
-    then encoded by bins; such scale-free thresholds are what makes
-    decision trees strong on these tables.
+    to `deviation_hops` steps away, sqrt(mean of squares - square of mean). With `trees`, what they
+    say of the node by these columns follows, and the mean of what they say of its neighbours along
+    each relation. Where edges have features, those of `describe_edges` are the last. Each column is
+    then encoded by bins; such scale-free thresholds are what makes decision trees strong on these
+    tables.
 
     `fit` sets the bins from a graph without its labels.
 
@@ -31,6 +34,8 @@ class NodeFeatures(QuantileBins):
         deviation_hops: steps of the standard deviations.
         bins: bins of each column of the node itself.
         hop_bins: bins of each column of its neighbourhood. Too many drown the node's own columns.
+        trees: fitted to the columns above, in training alone to labels.
+        tree_bins: bins of each column that they give.
         encoding_width: as of `QuantileBins`.
         distinct: the same.
     """
@@ -44,19 +49,32 @@ class NodeFeatures(QuantileBins):
         encoding_width: int = 1,
         distinct: bool = False,
         deviation_hops: int = 1,
+        trees: TreeEnsemble | None = None,
+        tree_bins: int = 16,
     ) -> None:
         super().__init__(encoding_width, distinct=distinct)
         self.in_features, self.hops, self.bins, self.hop_bins = in_features, hops, bins, hop_bins
         self.deviation_hops = min(deviation_hops, hops)
+        self.trees, self.tree_bins = trees, tree_bins
 
     def compute_table(self, batch: GraphBatch) -> Tensor:
         """Return the columns before encoding, float64 (N, C)."""
+        parts = [self.compute_node_columns(batch)]
+        if self.trees is not None:
+            parts.append(_describe_scores(batch, self.trees(parts[0], batch.x_NF)))
+        if batch.edge_attr_eP is not None:
+            parts.append(describe_edges(batch))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def compute_node_columns(self, batch: GraphBatch) -> Tensor:
+        """Return the columns that trees read, those of nodes and of the features of neighbours."""
         on_cpu = batch.x_NF.device.type == "cpu"
-        compute = self._compute_table_numba if on_cpu else self._compute_table_torch
-        table_NC = compute(batch)
-        if batch.edge_attr_eP is None:
-            return table_NC
-        return torch.cat([table_NC, describe_edges(batch)], 1)
+        return (self._compute_table_numba if on_cpu else self._compute_table_torch)(batch)
+
+    def count_node_columns(self, relations: int) -> int:
+        """Return the number of columns of `compute_node_columns`; what trees say is the next."""
+        width = 1 + (self.in_features + 1) * (self.hops + self.deviation_hops)
+        return self.in_features + relations * width
 
     def _compute_table_torch(self, batch: GraphBatch) -> Tensor:
         """Compute the table on any device."""
@@ -83,9 +101,9 @@ class NodeFeatures(QuantileBins):
         """Compute the same table on the CPU, with one pass over the edges for each hop."""
         x_NF = batch.x_NF.double().contiguous().numpy()
         nodes, features = x_NF.shape
-        # Of each relation: log-degree; then means of each hop, and deviations of the first ones.
-        width = 1 + (features + 1) * (self.hops + self.deviation_hops)
-        table_NC = np.empty((nodes, features + len(batch.relations) * width))
+        columns = self.count_node_columns(len(batch.relations))
+        width = (columns - features) // len(batch.relations)
+        table_NC = np.empty((nodes, columns))
         table_NC[:, :features] = x_NF
         for index, relation in enumerate(batch.relations):
             kernels.describe(
@@ -123,6 +141,10 @@ class NodeFeatures(QuantileBins):
         """
         table_CN = self.compute_table(batch).T
         bins = [self.bins if c < self.in_features else self.hop_bins for c in range(len(table_CN))]
+        if self.trees is not None:
+            relations = len(batch.relations)
+            first = self.count_node_columns(relations)
+            bins[first : first + 1 + relations] = [self.tree_bins] * (1 + relations)
         if not self.fit_columns(zip(table_CN, bins, strict=True)):
             raise ValueError(
                 "Every feature is constant. Training needs a feature with at least two values."
@@ -132,6 +154,28 @@ class NodeFeatures(QuantileBins):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the encoding (N, P) of every node."""
         return self.encode(self.compute_table(batch))
+
+
+def _describe_scores(batch: GraphBatch, score_N: Tensor) -> Tensor:
+    """Return the score of each node, and its mean over the neighbours along each relation: float64
+    (N, 1 + relations).
+
+    Raises:
+        ValueError: the graph is a part of a larger one, without the scores of the rest.
+    """
+    columns, outside = [score_N[:, None]], batch.outside
+    for index, relation in enumerate(batch.relations):
+        outside_N1, degree_N = None, relation.degree_N.double()
+        if outside is not None:
+            if outside.scores is None:
+                raise ValueError(
+                    "The graph is a part of a larger one, and the network reads what trees say of "
+                    "neighbours: the sums of their scores outside are missing."
+                )
+            outside_N1 = outside.scores[index][:, None]
+            degree_N = degree_N + torch.from_numpy(outside.count[index]).to(degree_N)
+        columns.append(_mean(relation, columns[0], outside_N1, degree_N))
+    return torch.cat(columns, 1)
 
 
 def describe_edges(batch: GraphBatch) -> Tensor:

@@ -47,12 +47,14 @@ class OutsideNeighbors:
             `models.inputs.neighbor_means.NeighborRule`.
         squares: the sums of their squares at the first hop (R, N, F + 1).
         edges: features of the edges to them, where edges have any.
+        scores: sums of what trees say of them (R, N), where a network has some.
     """
 
     count: np.ndarray
     sums: np.ndarray
     squares: np.ndarray
     edges: OutsideEdges | None = None
+    scores: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _join_outside(
     if whole is None:
         return None
     sums, squares = whole.sums.shape[2:], whole.squares.shape[2:]
-    parts, edges = list[OutsideNeighbors](), list[OutsideEdges]()
+    parts, edges, scores = list[OutsideNeighbors](), list[OutsideEdges](), list[np.ndarray]()
     for graph in graphs:
         nodes = num_relations, graph.num_nodes
         part = graph.outside or OutsideNeighbors(
@@ -244,6 +244,7 @@ def _join_outside(
         )
         parts.append(part)
         none = np.zeros((*nodes, 2, edge_features))
+        scores.append(np.zeros(nodes) if part.scores is None else part.scores)
         edges.append(part.edges or OutsideEdges(np.zeros((*nodes, 2)), none, none))
     return OutsideNeighbors(
         np.concatenate([part.count for part in parts], 1),
@@ -256,4 +257,5 @@ def _join_outside(
         )
         if edge_features
         else None,
+        None if whole.scores is None else np.concatenate(scores, 1),
     )

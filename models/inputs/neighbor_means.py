@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from models.inputs.features import assemble_columns
 from models.inputs.graph import OutsideEdges, OutsideNeighbors
+from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
+
+_ROWS = 8192  # that trees are asked about at a time
 
 Csr = tuple[np.ndarray, np.ndarray]
 NeighborsFunc = Callable[[np.ndarray, int, bool], Csr]
@@ -24,6 +29,7 @@ class NeighborRule:
     undirected: bool
     self_loops: bool
     deviation_hops: int = 1
+    trees: TreeEnsemble | None = None
 
     def width(self, features: int) -> int:
         """W, columns that are averaged at each hop: the features of a node and log(1 + degree),
@@ -63,7 +69,8 @@ def sum_outside_edges(
 
 class NeighborMeans:
     """Features and log(1 + degree) of all rows of a graph, and their means over the neighbours 1 to
-    `hops` - 1 steps away; from these follow the `OutsideNeighbors` of any part of the graph.
+    `hops` - 1 steps away, and what trees say of all rows, if there are trees; from these follow the
+    `OutsideNeighbors` of any part of the graph.
 
     Where rows change, what depends on them is computed again, as all of it would be. Not safe for
     several threads.
@@ -72,11 +79,12 @@ class NeighborMeans:
     def __init__(self, rule: NeighborRule, features: int) -> None:
         self._rule, self._features = rule, features
         self._layers = np.zeros((rule.relations, rule.hops, 0, rule.width(features)))
+        self._scores = np.zeros(0)  # of trees
         self._is_pending = np.zeros(0, bool)  # what depends on the row is yet to be computed
 
     @property
     def nbytes(self) -> int:
-        return self._layers.nbytes
+        return self._layers.nbytes + self._scores.nbytes
 
     def update(
         self,
@@ -112,13 +120,16 @@ class NeighborMeans:
                     layers[0, rows, : self._features + 1]
                 )
         relations = range(self._rule.relations)
-        if all(self._propagate(each, neighbors, count_edges, max_edges) for each in relations):
+        if all(
+            self._propagate(each, neighbors, count_edges, max_edges) for each in relations
+        ) and self._score_touched(neighbors, count_edges, max_edges):
             self._is_pending[:] = False
             return True
         for relation, layers in enumerate(self._layers):
             seen = neighbors(rows, relation, self._rule.undirected)
             for hop in range(1, self._rule.hops):
                 kernels.average(rows, *seen, layers[hop - 1], layers[hop])
+        self._score(rows, neighbors)
         return False
 
     def sum_outside(self, seen: list[Csr], is_inside: np.ndarray) -> OutsideNeighbors:
@@ -136,7 +147,13 @@ class NeighborMeans:
             kernels.add_outside(
                 *seen[each], is_inside, layers, count[each], sums[each], squares[each]
             )
-        return OutsideNeighbors(count, sums, squares)
+        if self._rule.trees is None:
+            return OutsideNeighbors(count, sums, squares)
+        scores, nothing = np.zeros((*nodes, 1, 1)), np.zeros((nodes[1], 0))
+        for each in range(relations):
+            given = self._scores[None, :, None], np.zeros(nodes[1]), scores[each], nothing
+            kernels.add_outside(*seen[each], is_inside, *given)
+        return OutsideNeighbors(count, sums, squares, scores=scores[..., 0, 0])
 
     def _propagate(
         self,
@@ -166,6 +183,59 @@ class NeighborMeans:
             kernels.average(touched, *seen, layers[hop - 1], layers[hop])
         return True
 
+    def _score_touched(
+        self,
+        neighbors: NeighborsFunc,
+        count_edges: Callable[[np.ndarray], int],
+        max_edges: int | None,
+    ) -> bool:
+        """Ask trees about all rows whose columns depend on pending ones; False where that is too
+        much."""
+        touched = np.flatnonzero(self._is_pending)
+        if self._rule.trees is None or not len(touched):
+            return True
+        is_touched = self._is_pending.copy()
+        for _ in range(self._rule.hops):
+            if is_touched.all():
+                break
+            for relation in range(self._rule.relations):
+                is_touched[neighbors(touched, relation, True)[1]] = True
+            touched = np.flatnonzero(is_touched)
+            if max_edges is not None and count_edges(touched) > max_edges:
+                return False
+        self._score(touched, neighbors)
+        return True
+
+    def _score(self, rows: np.ndarray, neighbors: NeighborsFunc) -> None:
+        """Ask trees about some rows, by the means that their neighbours have now."""
+        trees = self._rule.trees
+        for start in range(0, len(rows) if trees is not None else 0, _ROWS):
+            assert trees is not None
+            part = rows[start : start + _ROWS]
+            x_nF = self._layers[0, 0, part, : self._features]
+            columns = [self._describe(part, each, neighbors) for each in range(len(self._layers))]
+            table_nC = assemble_columns(torch.from_numpy(x_nF), columns)
+            self._scores[part] = trees(table_nC, torch.from_numpy(x_nF)).numpy()
+
+    def _describe(
+        self, rows: np.ndarray, relation: int, neighbors: NeighborsFunc
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the means of some rows along a relation, and those of squares, as
+        `assemble_columns` takes them."""
+        layers, width = self._layers[relation], self._features + 1
+        seen, place = neighbors(rows, relation, self._rule.undirected), np.arange(len(rows))
+        last = np.empty((len(rows), layers.shape[2]))
+        kernels.average(place, *seen, layers[-1], last)
+        means = [*layers[:, rows], last]
+        squares = [mean[:, width:] for mean in means[1:]][: self._rule.deviation_hops]
+        if self._rule.deviation_hops == 1:  # they are not among the columns
+            squares = [np.empty((len(rows), width))]
+            kernels.average_squares(rows, *seen, layers[0], squares[0])
+        return (
+            [torch.from_numpy(np.ascontiguousarray(mean[:, :width])) for mean in means],
+            [torch.from_numpy(np.ascontiguousarray(square)) for square in squares],
+        )
+
     def _grow(self, rows: int) -> None:
         relations, hops, now, width = self._layers.shape
         if rows > now:
@@ -173,3 +243,4 @@ class NeighborMeans:
             more = np.zeros((relations, hops, spare, width))
             self._layers = np.concatenate([self._layers, more], 2)
             self._is_pending = np.concatenate([self._is_pending, np.zeros(spare, bool)])
+            self._scores = np.concatenate([self._scores, np.zeros(spare)])

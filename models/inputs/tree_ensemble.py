@@ -29,6 +29,17 @@ class Tree(NamedTuple):
     value_n: np.ndarray
 
 
+def make_stump(column: int, threshold: float, left: float, right: float) -> Tree:
+    """A tree of one split and two leaves."""
+    return Tree(
+        np.array([column, -1, -1]),
+        np.array([threshold, 0, 0]),
+        np.array([1, 0, 0]),
+        np.array([2, 0, 0]),
+        np.array([0, left, right]),
+    )
+
+
 class TreeShape(BaseModel):
     """Sizes of the arrays of a `TreeEnsemble`."""
 
@@ -133,14 +144,16 @@ class TreeEnsemble(nn.Module):
 
     def compute_folds(self, table_NC: np.ndarray) -> np.ndarray:
         """Log-odds of each fold, float64 (N, K)."""
-        arrays = (
-            *(self.feature_n, self.threshold_n, self.left_n, self.right_n, self.value_n),
-            *(self.root_T, self.fold_T),
-        )
         scores_NK = np.tile(self.base_K.cpu().numpy(), (len(table_NC), 1))
         kernels.add_leaves(
             np.ascontiguousarray(table_NC, np.float64),
-            *(array.cpu().numpy() for array in arrays),
+            self.feature_n.cpu().numpy(),
+            self.threshold_n.cpu().numpy(),
+            self.left_n.cpu().numpy(),
+            self.right_n.cpu().numpy(),
+            self.value_n.cpu().numpy(),
+            self.root_T.cpu().numpy(),
+            self.fold_T.cpu().numpy(),
             scores_NK,
         )
         return scores_NK

@@ -154,6 +154,19 @@ def average(rows, indptr, indices, values, means):
 
 
 @njit(nogil=True, cache=True)
+def average_squares(rows, indptr, indices, values, means):
+    """Into `means[r]` the means of the squares of `values` over the neighbours of `rows[r]`."""
+    width = means.shape[1]
+    for r in range(len(rows)):
+        means[r] = 0
+        for e in range(indptr[r], indptr[r + 1]):
+            j = indices[e]
+            for f in range(width):
+                means[r, f] += values[j, f] * values[j, f]
+        means[r] /= max(indptr[r + 1] - indptr[r], 1)
+
+
+@njit(nogil=True, cache=True)
 def add_outside(indptr, indices, is_inside, layers, count, sums, squares):
     """Add what the neighbours that are not `is_inside` are to `count`, `sums` and `squares`, the
     `outside` of `describe`; `layers` (hops, rows, W) has what is averaged at each hop."""

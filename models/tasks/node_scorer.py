@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -27,10 +27,14 @@ from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch, pack_graphs
 from models.inputs.neighbor_means import NeighborRule
+from models.inputs.tree_ensemble import TreeEnsemble, TreeShape, make_stump
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 
 _ROWS = 8192
+
+FitTrees = Callable[[np.ndarray, np.ndarray], TreeEnsemble]
+"""Fit trees to the columns (N, C) and features (N, F) of the nodes of all graphs."""
 
 
 class NodeConfig(Config):
@@ -50,6 +54,10 @@ class NodeConfig(Config):
     hop_bins: PositiveInt = Field(4, description="of each feature of its neighbourhood")
     distinct: bool = Field(False, description="bins of distinct values where one value prevails")
     encoding: PositiveInt = 1
+    trees: TreeShape | None = Field(
+        None, description="boosted trees that the network reads, and that its score is mixed with"
+    )
+    tree_bins: PositiveInt = Field(16, description="of each column that trees give")
     edge_features: tuple[str, ...] = Field((), description="names of the edge features, in order")
     edge_bins: PositiveInt = Field(8, description="of each feature of edges")
     edge_encoding: PositiveInt = 1
@@ -69,10 +77,15 @@ class NodeScorer(Architecture):
     layer: an energy on linear features alone does not weigh one against another as trees do
     (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
     (appendix E). Features of edges bias the attention of each block (`EdgeBias`).
+
+    A hybrid has `trees` too (`TreeEnsemble`). The network reads what they say of a node and of its
+    neighbours, and the logit is weighed: `part_weights` times that of the network and that of the
+    trees, 1 and 0 until validation has chosen them.
     """
 
     task = "anomaly"
     config: NodeConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    part_weights: Tensor
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__()
@@ -86,7 +99,11 @@ class NodeScorer(Architecture):
             config.encoding,
             config.distinct,
             config.deviation_hops,
+            None if config.trees is None else TreeEnsemble(config.trees),
+            config.tree_bins,
         )
+        if config.trees is not None:
+            self.register_buffer("part_weights", torch.tensor([1.0, 0.0]))
         self.embed = build_embedding(config)
         self.dropout = Dropout(config.state_dropout)
         self.chains = nn.ModuleList(
@@ -121,6 +138,7 @@ class NodeScorer(Architecture):
             config.undirected,
             config.self_loops,
             min(config.deviation_hops, config.hops),
+            self.features.trees,
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
@@ -157,8 +175,12 @@ class NodeScorer(Architecture):
         params: Sequence[DynamicsParams] | None = None,
         encoded_NP: Tensor | None = None,
     ) -> Tensor:
-        """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
-        encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
+        """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before; the
+        logits are those of the network then, without its trees."""
+        table_NC = None
+        if encoded_NP is None:
+            table_NC = self.features.compute_table(batch)
+            encoded_NP = self.features.encode(table_NC)
         x_ND = self.dropout(self.embed(encoded_NP))
         last, layouts = [], iter(self.build_layouts(batch))
         for chain in self.chains:
@@ -166,7 +188,7 @@ class NodeScorer(Architecture):
             for block in _blocks(chain):
                 state_ND = block.relax(state_ND, next(layouts), params)
             last.append(_blocks(chain)[-1].norm(state_ND))
-        return self.head(self._first(x_ND), last)
+        return self._mix(self.head(self._first(x_ND), last), table_NC)
 
     @torch.no_grad()
     def infer(
@@ -176,7 +198,8 @@ class NodeScorer(Architecture):
         control: StepControl = RUN_ALONE,
     ) -> Output:
         batch = batch.to(self.device)
-        x_ND = self.embed_table(self.features.compute_table(batch), control)
+        table_NC = self.features.compute_table(batch)
+        x_ND = self.embed_table(table_NC, control)
         last: list[Tensor] = []
         solutions: list[Solution] = []
         layouts = iter(self.build_layouts(batch))
@@ -187,7 +210,18 @@ class NodeScorer(Architecture):
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
-        return Output(self.head(self._first(x_ND), last), solutions)
+        return Output(self._mix(self.head(self._first(x_ND), last), table_NC), solutions)
+
+    def read_scores(self, table_NC: Tensor) -> Tensor:
+        """What trees say of the nodes, float32 (N,): a column of the table of features."""
+        column = self.features.count_node_columns(len(self.config.relations))
+        return table_NC[:, column].float()
+
+    def _mix(self, logits_N: Tensor, table_NC: Tensor | None) -> Tensor:
+        if table_NC is None or self.features.trees is None:
+            return logits_N
+        network, trees = self.part_weights
+        return network * logits_N + trees * self.read_scores(table_NC)
 
     def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
@@ -232,15 +266,29 @@ class NodeScorer(Architecture):
                 "encoding": 1,
                 "encoder": 8,
                 "bins": 4,
+                "deviation_hops": 2,
             }
         )
-        return cls.from_data(cast(NodeConfig, config), graphs, seed)[0], graphs
+        x = np.concatenate([graph.x for graph in graphs])
+        folds = [(0.1, [make_stump(0, 0.0, -1.0, 1.0), make_stump(9, 0.5, -0.5, 1.5)])] * 2
+        trees = TreeEnsemble.from_folds(folds, x[::2], np.arange(len(x[::2])) % 2)
+        example, _ = cls.from_data(cast(NodeConfig, config), graphs, seed, lambda *_: trees)
+        example.part_weights.copy_(torch.tensor([0.7, 0.4]))
+        return example, graphs
 
     @classmethod
     def from_data(
-        cls, config: NodeConfig, graphs: Sequence[Graph], seed: int
-    ) -> tuple[Architecture, GraphBatch]:
-        """A fresh network whose feature bins are fitted to `graphs`, and those graphs packed."""
+        cls,
+        config: NodeConfig,
+        graphs: Sequence[Graph],
+        seed: int,
+        fit_trees: FitTrees | None = None,
+    ) -> tuple[Self, GraphBatch]:
+        """A fresh network whose feature bins are fitted to `graphs`, and those graphs packed.
+
+        Args:
+            fit_trees: makes the trees of a hybrid.
+        """
         batch = pack_graphs(
             graphs,
             num_relations=len(config.relations),
@@ -255,8 +303,15 @@ class NodeScorer(Architecture):
             config.hop_bins,
             distinct=config.distinct,
             deviation_hops=config.deviation_hops,
-        ).fit(batch)
-        widths = {"encoding": features.encoding_width}
+            tree_bins=config.tree_bins,
+        )
+        if fit_trees is not None:
+            columns_NC = features.compute_node_columns(batch)
+            features.trees = fit_trees(columns_NC.numpy(), batch.x_NF.numpy())
+        features.fit(batch)
+        widths: dict[str, Any] = {"encoding": features.encoding_width}
+        if features.trees is not None:
+            widths["trees"] = features.trees.shape
         edges = None
         if config.edge_features:
             edges = EdgeFeatures(len(config.edge_features), config.edge_bins).fit(batch)

@@ -16,6 +16,7 @@ from models.inputs.graph_batch import GraphBatch
 from training.common.results_log import hash_arrays
 from training.datasets import Split
 from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.trainer import DEFAULT_BETAS, TrainingTask
 
 Step = tuple[GraphBatch, Tensor, Tensor, Tensor]
@@ -32,6 +33,8 @@ class NodeTrainConfig:
 
     `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
     2006): with few labels, what a network must not do is use every column.
+
+    With `trees` the model is a hybrid.
     """
 
     model: str
@@ -44,6 +47,7 @@ class NodeTrainConfig:
     batch_nodes: int | None = None
     fanouts: tuple[int, ...] | None = None
     sparsity: float = 0.0
+    trees: BoostingConfig | None = None
     check_every: int = 2
 
     @property

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.base import temporary_seed
+from models.inputs.tree_ensemble import TreeEnsemble
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
+from training.tasks.anomaly.stacked_trees import fit_part_weights, fit_stacked_trees
 from training.tasks.anomaly.task import NodeTrainConfig, NodeTrainingTask
 from training.trainer import TrainResult, fit
 
@@ -60,7 +63,16 @@ def train_node_scorer(
     """
     split.require_both_labels(dataset.labels)
     kind = cast(type[NodeScorer], find_architectures()[recipe.model])
-    architecture, batch = kind.from_data(network_config(dataset, recipe), [dataset.graph], seed)
+    labels = dataset.labels
+
+    def fit_trees(table_NC: np.ndarray, x_NF: np.ndarray) -> TreeEnsemble:
+        assert recipe.trees is not None
+        return fit_stacked_trees(table_NC, x_NF, labels, split.train, recipe.trees, seed)
+
+    architecture, batch = kind.from_data(
+        *(network_config(dataset, recipe), [dataset.graph], seed),
+        fit_trees=None if recipe.trees is None else fit_trees,
+    )
     network = architecture = cast(NodeScorer, architecture)
     encoded_NP = architecture.features(batch)
     if baseline is not None:
@@ -72,5 +84,11 @@ def train_node_scorer(
         network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
     )
     logits = problem.predict(network)
+    if recipe.trees is not None and baseline is None:
+        table_NC = architecture.to("cpu").features.compute_table(batch)
+        parts_NE = np.stack([logits, architecture.read_scores(table_NC).numpy()], 1)
+        weights = fit_part_weights(parts_NE[split.val], labels[split.val]).astype(np.float32)
+        architecture.part_weights.copy_(torch.from_numpy(weights))
+        logits = parts_NE @ weights
     evaluation = evaluate_nodes(logits, dataset.labels, split)
     return NodeRun(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe)

@@ -15,6 +15,7 @@ from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
 from models.inputs.neighbor_means import NeighborRule
+from models.inputs.tree_ensemble import TreeEnsemble, make_stump
 from service.errors import Problem
 from service.storage.graphs import (
     DynamicGraph,
@@ -32,6 +33,14 @@ WITH_AMOUNTS = replace(SCHEMA, edge_features=("amount", "hour"))
 SCHEMAS = pytest.mark.parametrize("schema", [SCHEMA, WITH_AMOUNTS], ids=["plain", "amounts"])
 IDS = [1, 2, "1", "two", "three", 6, 7]  # 1 and "1" are two nodes
 MOST = 1000
+TREES = TreeEnsemble.from_folds(  # of the table of a node with two features, whatever its hops
+    [
+        (0.1, [make_stump(0, 0.2, -1.0, 1.0), make_stump(4, 0.1, -0.3, 0.5)]),
+        (0.2, [make_stump(3, 0.4, 0.7, -0.6)]),
+    ],
+    np.array([[0.0, 0.0], [1.0, 0.5]], np.float32),
+    np.array([0, 1]),
+)
 
 
 @dataclass
@@ -135,9 +144,11 @@ def describe(graph: Graph, rule: NeighborRule) -> np.ndarray:
         self_loops=rule.self_loops,
         edge_features=0 if graph.edge_attr is None else graph.edge_attr.shape[1],
     )
-    features = NodeFeatures(2, rule.hops, 4, 4, deviation_hops=rule.deviation_hops)
+    features = NodeFeatures(
+        *(2, rule.hops, 4, 4), deviation_hops=rule.deviation_hops, trees=rule.trees
+    )
     table = features.compute_table(batch).numpy()
-    own = features._compute_table_torch(batch)  # without what edges add
+    own = features._compute_table_torch(batch)  # without what trees and edges add
     # A deviation of zero is the root of a rounding error.
     np.testing.assert_allclose(own, table[:, : own.shape[1]], rtol=0, atol=1e-7)
     return table
@@ -156,6 +167,7 @@ def test_nodes_are_described_as_in_the_whole_graph(
         NeighborRule(hops, 2, undirected, self_loops, deviation_hops)
         for hops, deviation_hops in ((0, 0), (1, 1), (3, 1), (3, 2))
     ]
+    rules += [replace(rule, trees=TREES) for rule in rules[1:]]
     for one in several:
         if not model.apply(one) or not model.nodes:
             return

@@ -89,7 +89,7 @@ class Engine:
         make_scheduler = partial(Scheduler, threads, steps, on_step=on_step, supervisor=supervisor)
         self._scheduler = make_scheduler()
         self._large_scheduler = (
-            make_scheduler(name="compute-large", niceness=2 * NICENESS)
+            make_scheduler(name="compute-large", niceness=2 * NICENESS, neighbor=self._scheduler)
             if has_large_lane
             else self._scheduler
         )

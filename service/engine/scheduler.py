@@ -7,6 +7,7 @@ as one batch.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -43,6 +44,8 @@ _FIRST_S = 0.005
 NICENESS = 5
 """Niceness of the compute thread above that of the process, so that requests are read, and refused,
 before others are computed where cores are few. Threads that torch starts from it inherit it."""
+_RECENT_S = 1.0
+"""A scheduler that had a turn within this time may have another one any moment."""
 _ROOM = 1 << 14
 """Maximum tokens of one batch; a larger one is no cheaper per token and delays others."""
 
@@ -57,6 +60,8 @@ class Scheduler:
         on_step: called after each step of a batch with its flow, number of rows and seconds.
         name: of the thread, for the supervisor.
         niceness: of the thread, beyond that of the process.
+        neighbor: leaves a core to this scheduler while it computes. Its small operations end when
+            all of their threads have, so one that has to wait for a core makes them wait too.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Scheduler:
         supervisor: Supervisor | None = None,
         name: str = "compute",
         niceness: int = NICENESS,
+        neighbor: Scheduler | None = None,
     ) -> None:
         self.on_step, self._steps = on_step, steps
         self.queue = FairQueue()
@@ -77,7 +83,8 @@ class Scheduler:
         self._inbox: deque[Task] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._turn_s = 0.0  # when the turn at hand began
+        self._turn_s = -math.inf  # when the turn at hand, or the last one, began
+        self._neighbor, self._num_threads = neighbor, 0  # of torch, while this has a turn
         self._hub: greenlet | None = None
         self.spare: greenlet | None = None  # whose run is over
         self._supervisor = supervisor or Supervisor()
@@ -180,6 +187,7 @@ class Scheduler:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + niceness)
         if threads:
             torch.set_num_threads(threads)
+        self._num_threads = torch.get_num_threads()
         self._hub = getcurrent()
         # Set once for the thread: greenlets would reset each other. A tenth faster on small graphs
         # than `no_grad`.
@@ -198,6 +206,11 @@ class Scheduler:
 
     def _turn(self, entity: Schedulable) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()
+        if self._neighbor is not None:
+            is_beside = self._turn_s - self._neighbor._turn_s < _RECENT_S
+            threads = max(self._num_threads - is_beside, 1)
+            if threads != torch.get_num_threads():
+                torch.set_num_threads(threads)
         try:
             again = entity.run_turn()
         except Exception as error:  # whatever it is, the thread must go on

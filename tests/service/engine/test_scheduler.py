@@ -12,9 +12,11 @@ from concurrent.futures import CancelledError, wait
 from functools import partial
 
 import pytest
+import torch
 
 from models.base import DynamicsParams, StepControl
 from models.dynamics import StopReason
+from service.engine import scheduler as scheduler_module
 from service.engine.memory_budget import BUDGET_TOKENS, SMALL
 from service.engine.scheduler import _SLICE_S, Scheduler
 from service.engine.tasks import Task
@@ -152,6 +154,26 @@ def test_it_computes_where_it_may_not_be_nicer(monkeypatch: pytest.MonkeyPatch) 
     scheduler = Scheduler(1)
     assert scheduler.submit(lambda _: "done").future.result(30) == "done"
     scheduler.close()
+
+
+def test_a_core_is_left_to_the_other_thread_while_that_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def count_threads(_: StepControl) -> int:
+        return torch.get_num_threads()
+
+    small = Scheduler(2)
+    large = Scheduler(3, neighbor=small)
+    try:
+        assert large.submit(count_threads).future.result(30) == 3
+        assert small.submit(count_threads).future.result(30) == 2
+        assert large.submit(count_threads).future.result(30) == 2
+        monkeypatch.setattr(scheduler_module, "_RECENT_S", 0.0)
+        assert large.submit(count_threads).future.result(30) == 3
+        assert small.submit(count_threads).future.result(30) == 2
+    finally:
+        for scheduler in (large, small):
+            scheduler.close()
 
 
 def test_flows_come_while_others_run(scheduler: Scheduler) -> None:

@@ -17,6 +17,7 @@ from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList
 from models.tasks.node_scorer import NodeConfig, build_embedding
 from training.datasets import Split
+from training.tasks.anomaly.stacked_trees import BoostingConfig, fit_stacked_trees
 
 
 class GraphTransformerConv(nn.Module):
@@ -112,6 +113,8 @@ GRAPH_BASELINES: dict[str, type[_Layered]] = {"gcn": GCN, "graph_transformer": G
 
 
 TREE_MODELS = ("gradient_boosting", "random_forest")
+BAG = "boosting_bag"
+"""Boosting in folds on more columns, as the trees of a hybrid, without a network."""
 
 
 def fit_trees(
@@ -135,6 +138,23 @@ def fit_trees(
             value = float(roc_auc_score(labels[split.val], p[split.val]))
             if kind not in best or value > best[kind][1]:
                 best[kind] = (np.log(p / (1 - p)), value, repr(model))
+    return best
+
+
+def fit_bag(
+    table_NC: np.ndarray, x_NF: np.ndarray, labels: np.ndarray, split: Split, seed: int
+) -> tuple[np.ndarray, float, str]:
+    """A bag of boosted trees, its setting tuned on validation; returned as by `fit_trees`."""
+    best: tuple[np.ndarray, float, str] | None = None
+    for rounds in (100, 250, 400):
+        for leaves in (7, 15, 31):
+            config = BoostingConfig(rounds=rounds, leaves=leaves)
+            bag = fit_stacked_trees(table_NC, x_NF, labels, split.train, config, seed)
+            logits = bag(torch.from_numpy(table_NC), torch.from_numpy(x_NF)).numpy()
+            value = float(roc_auc_score(labels[split.val], logits[split.val]))
+            if best is None or value > best[1]:
+                best = logits, value, repr(config)
+    assert best is not None
     return best
 
 

@@ -50,6 +50,7 @@ from training.tasks.anomaly import results_table as tables
 from training.tasks.anomaly.configs import (
     ABLATIONS,
     DEFAULT_FANOUTS,
+    HYBRID,
     node_train_config,
     smoke_node_config,
 )
@@ -109,6 +110,9 @@ def anomaly(
         Path | None, typer.Option(help="write the id and part of each labelled node, as CSV")
     ] = None,
     ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
+    hybrid: Annotated[
+        bool, typer.Option(help="with boosted trees that the network reads and is mixed with")
+    ] = False,
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
@@ -156,7 +160,10 @@ def anomaly(
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
     size = source.graph.edge_index.shape[1]
-    chosen = node_train_config(model, source.name, len(chosen_split.train), ablation, edges=size)
+    if hybrid and ablation != "none":
+        raise typer.BadParameter("--ablation is of networks without trees: leave out --hybrid")
+    variant = HYBRID if hybrid else ablation
+    chosen = node_train_config(model, source.name, len(chosen_split.train), variant, edges=size)
     if smoke_test:
         chosen = smoke_node_config(chosen)
     added = with_resonance(resonance, learn_strength)
@@ -224,9 +231,13 @@ def table(
     ] = "tolokers",
     ratio: Annotated[float | None, typer.Option(help="else the official splits, or 0.4")] = None,
     splits: Annotated[int, typer.Option(help="how many")] = 10,
-    models: Annotated[str, typer.Option(help="comma-separated; cdat:no-w is an ablation")] = (
-        "cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"
-    ),
+    models: Annotated[
+        str,
+        typer.Option(
+            help="comma-separated; cdat:no-w is an ablation, et:hybrid has boosted trees, "
+            "boosting_bag has these alone"
+        ),
+    ] = ("cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"),
     out: ResultsLogOption = None,
     data: DataOption = None,
     device: DeviceOption = "auto",

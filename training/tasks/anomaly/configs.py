@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.tasks.anomaly.task import NodeTrainConfig
+
+HYBRID = "hybrid"
+"""The variant of a recipe with trees that the network reads."""
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -16,15 +20,17 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+_HYBRID_HOPS = 3  # trees gain from deviations over three hops, and from no more of them
 _HARDLY_LABELLED = 500  # training nodes
 _LARGE_GRAPH = 2_000_000  # edges as given
 DEFAULT_FANOUTS = (16, 16)
 
 
 def node_train_config(
-    model: str, dataset: str, train_nodes: int, ablation: str = "none", *, edges: int = 0
+    model: str, dataset: str, train_nodes: int, variant: str = "none", *, edges: int = 0
 ) -> NodeTrainConfig:
-    """The recipe of `model` ("cdat" or "et") by the number of labelled training nodes.
+    """The recipe of `model` ("cdat" or "et") by the number of labelled training nodes; `variant` is
+    one of `ABLATIONS`, or `HYBRID`.
 
     A step sees the whole graph, or, where it has millions of `edges`, sampled neighbourhoods.
 
@@ -32,19 +38,25 @@ def node_train_config(
     (docs/decisions/0005-recipes.md).
 
     Raises:
-        ValueError: for an unknown model, or an ablation that the model does not have.
+        ValueError: for an unknown model or variant, or an ablation that the model does not have.
     """
     if model not in DYNAMICS:
         raise ValueError(f"unknown model {model!r}; known are {', '.join(DYNAMICS)}")
-    config = ABLATIONS[ablation]
+    if variant not in {*ABLATIONS, HYBRID}:
+        known = ", ".join((*ABLATIONS, HYBRID))
+        raise ValueError(f"unknown variant {variant!r}; known are {known}")
+    config = ABLATIONS.get(variant, {})
     if model != "cdat" and {"coupling_rank", "inhibition"} & config.keys():
-        raise ValueError(f"{ablation} is an ablation of cdat; {model} has neither")
+        raise ValueError(f"{variant} is an ablation of cdat; {model} has neither")
     table = _FEW_LABELS if train_nodes < _HARDLY_LABELLED else _MANY_LABELS
     chosen = table.get(dataset.removesuffix("-single"), table["any"])
     if edges > _LARGE_GRAPH:
         chosen = replace(
             chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or DEFAULT_FANOUTS
         )
+    if variant == HYBRID:
+        config = {"hops": max(chosen.config["hops"], _HYBRID_HOPS), "deviation_hops": _HYBRID_HOPS}
+        chosen = replace(chosen, trees=BoostingConfig())
     return replace(chosen, model=model, config=DYNAMICS[model] | chosen.config | config)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from models.inputs.graph_batch import pack_graphs
 from training.common.hardware import format_machines
 from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split
-from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREE_MODELS, fit_trees
-from training.tasks.anomaly.configs import node_train_config
+from training.tasks.anomaly.baselines import BAG, GRAPH_BASELINES, TREE_MODELS, fit_bag, fit_trees
+from training.tasks.anomaly.configs import HYBRID, node_train_config
 from training.tasks.anomaly.evaluate import evaluate_nodes
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import network_config, train_node_scorer
@@ -44,7 +43,7 @@ def compute_rows(
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
     ledger, models, splits = ResultsLog(out, fabric), list(models), list(splits)
-    known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS}
+    known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS, BAG}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
@@ -61,17 +60,19 @@ def compute_rows(
 
 
 def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeTrainConfig:
-    """An architecture's own recipe (`cdat:no-w` is an ablation); a baseline gets CDAT's."""
-    base, _, ablation = model.partition(":")
+    """An architecture's own recipe (`cdat:no-w` is an ablation, `et:hybrid` has trees); a baseline
+    gets CDAT's, the bag that of a hybrid."""
+    base, _, variant = model.partition(":")
     known = base if base in ARCHITECTURES else "cdat"
+    variant = HYBRID if model == BAG else variant or "none"
     edges = dataset.graph.edge_index.shape[1]
-    return node_train_config(known, dataset.name, len(split.train), ablation or "none", edges=edges)
+    return node_train_config(known, dataset.name, len(split.train), variant, edges=edges)
 
 
 def _mark(model: str, chosen: NodeTrainConfig, data: str) -> str:
     """What a result depends on beside its model and split: kept results are those of the same."""
     return config_hash(
-        [data, {"hops": _tree_hops(chosen)} if model in TREE_MODELS else asdict(chosen)]
+        [data, {"hops": _tree_hops(chosen)} if model in TREE_MODELS else chosen.to_dict()]
     )
 
 
@@ -88,7 +89,8 @@ def _row(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    if model in TREE_MODELS:
+    base = model.partition(":")[0]
+    if model in (*TREE_MODELS, BAG):
         config = network_config(dataset, chosen)
         batch = pack_graphs(
             [dataset.graph],
@@ -96,12 +98,18 @@ def _row(
             edge_features=len(dataset.edge_features),
         )
         hops = _tree_hops(chosen)
-        features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
+        features = NodeFeatures(
+            *(len(dataset.features), hops, config.bins, config.hop_bins),
+            deviation_hops=config.deviation_hops,
+        )
         table = features.compute_table(batch).numpy()
-        logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
+        if model == BAG:
+            logits, val, setting = fit_bag(table, dataset.graph.x, dataset.labels, split, 0)
+        else:
+            logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
         evaluation = evaluate_nodes(logits, dataset.labels, split)
     else:
-        baseline = model if model in GRAPH_BASELINES else None
+        baseline = base if base in GRAPH_BASELINES else None
         result = train_node_scorer(
             dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast, final
 
 import numpy as np
@@ -49,6 +49,12 @@ class NodeTrainConfig:
     sparsity: float = 0.0
     trees: BoostingConfig | None = None
     check_every: int = 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; without trees as before there were any, so that results kept since then are
+        still known."""
+        values = asdict(self)
+        return values if self.trees else {k: v for k, v in values.items() if k != "trees"}
 
     @property
     def centralise(self) -> bool:

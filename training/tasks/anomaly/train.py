@@ -56,7 +56,8 @@ def train_node_scorer(
     """Fit an architecture: feature bins from the graph without labels, then the weights.
 
     `baseline` names a network of `training.tasks.anomaly.baselines` to train in its stead, on the
-    same features with the same loop, embedding, width and dropout, and a layer for each step.
+    same features with the same loop, embedding, width and dropout, and a layer for each step. With
+    `recipe.trees` it reads the same trees, and its logits are mixed with theirs likewise.
 
     Raises:
         ValueError: a part of the split has nodes of one label only.
@@ -84,7 +85,7 @@ def train_node_scorer(
         network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
     )
     logits = problem.predict(network)
-    if recipe.trees is not None and baseline is None:
+    if recipe.trees is not None:
         table_NC = architecture.to("cpu").features.compute_table(batch)
         parts_NE = np.stack([logits, architecture.read_scores(table_NC).numpy()], 1)
         weights = fit_part_weights(parts_NE[split.val], labels[split.val]).astype(np.float32)

@@ -25,8 +25,8 @@ from models.inputs.graph_batch import pack_graphs
 from tests.support.killed_run import killed_after
 from training.__main__ import app
 from training.datasets import NodeDataset, Split, random_splits
-from training.tasks.anomaly.baselines import GraphTransformerConv, fit_trees
-from training.tasks.anomaly.configs import node_train_config, smoke_node_config
+from training.tasks.anomaly.baselines import GraphTransformerConv, fit_bag, fit_trees
+from training.tasks.anomaly.configs import HYBRID, node_train_config, smoke_node_config
 from training.tasks.anomaly.evaluate import (
     compute_node_metrics,
     evaluate_nodes,
@@ -34,6 +34,7 @@ from training.tasks.anomaly.evaluate import (
     fit_calibration,
 )
 from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import train_node_scorer
 
@@ -61,6 +62,29 @@ def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabri
     np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
 
 
+def test_a_hybrid_reads_trees_and_is_served_as_it_was_evaluated(
+    dataset: NodeDataset, split: Split, fabric: Fabric
+) -> None:
+    config = node_train_config("et", "tolokers", 5000, HYBRID)
+    trees = BoostingConfig(folds=3, rounds=20)
+    chosen = replace(smoke_node_config(config), trees=trees, batch_nodes=64, fanouts=(5, 5))
+    result = train_node_scorer(dataset, split, chosen, seed=0, fabric=fabric)
+    network = result.network
+    assert network.features.trees is not None
+    batch = network.pack([dataset.graph])
+    served = network.infer(batch, [DynamicsParams()])
+    np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
+    of_network, of_trees = network.part_weights.tolist()
+    assert of_network > 0 or of_trees > 0
+    scores = network.read_scores(network.features.compute_table(batch)).numpy()
+    own = (served.logits.numpy() - of_trees * scores) / of_network
+    assert np.ptp(own) > 1  # the network adds something of its own
+    assert result.evaluation.parts["test"].roc_auc > 0.9
+    # The bins of what trees say of a node and of its neighbours are the last.
+    columns = network.features.count_node_columns(1)
+    assert {columns, columns + 1} <= set(network.features.column_P.tolist())
+
+
 def test_a_killed_run_goes_on_to_the_same_result(
     dataset: NodeDataset, split: Split, fabric: Fabric, tmp_path: Path
 ) -> None:
@@ -85,13 +109,17 @@ def test_a_killed_run_goes_on_to_the_same_result(
         )
 
 
-def test_test_labels_have_no_part(dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
+@pytest.mark.parametrize("trees", [None, BoostingConfig(folds=2, rounds=10)], ids=["", "hybrid"])
+def test_test_labels_have_no_part(
+    trees: BoostingConfig | None, dataset: NodeDataset, split: Split, fabric: Fabric
+) -> None:
     """Turning over every test label changes no weight, threshold or calibration."""
     labels = dataset.labels.copy()
     labels[split.test] = 1 - labels[split.test]
-    first = train_node_scorer(dataset, split, _small(epochs=8), seed=0, fabric=fabric)
+    config = _small(epochs=8, trees=trees)
+    first = train_node_scorer(dataset, split, config, seed=0, fabric=fabric)
     other = replace(dataset, labels=labels)
-    second = train_node_scorer(other, split, _small(epochs=8), seed=0, fabric=fabric)
+    second = train_node_scorer(other, split, config, seed=0, fabric=fabric)
     np.testing.assert_array_equal(first.logits, second.logits)
     assert first.evaluation.threshold == second.evaluation.threshold
     assert first.evaluation.calibration == second.evaluation.calibration
@@ -135,6 +163,9 @@ def test_graph_baselines_learn(
     result = train_node_scorer(dataset, split, like, seed=0, fabric=fabric, baseline=name)
     assert result.train_config.model == name
     assert result.evaluation.parts["test"].roc_auc > 0.9
+    hybrid = replace(like, trees=BoostingConfig(folds=2, rounds=10))
+    result = train_node_scorer(dataset, split, hybrid, seed=0, fabric=fabric, baseline=name)
+    assert result.evaluation.parts["test"].roc_auc > 0.9
 
 
 def test_graph_transformer_is_the_one_of_pyg(dataset: NodeDataset) -> None:
@@ -159,6 +190,13 @@ def test_trees_are_tuned_on_validation(dataset: NodeDataset, split: Split) -> No
     assert set(trees) == {"gradient_boosting", "random_forest"}
     for logits, val, _ in trees.values():
         assert val == evaluate_nodes(logits, dataset.labels, split).parts["val"].roc_auc
+
+
+def test_a_bag_is_tuned_on_validation(dataset: NodeDataset, split: Split) -> None:
+    x = dataset.graph.x
+    logits, val, setting = fit_bag(x.astype(np.float64), x, dataset.labels, split, seed=0)
+    assert val == evaluate_nodes(logits, dataset.labels, split).parts["val"].roc_auc
+    assert "rounds=" in setting
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -189,6 +227,8 @@ def test_ablations() -> None:
     assert node_train_config("et", "tolokers", 5000, "no-attention").config["attention"] is False
     with pytest.raises(ValueError, match="ablation of cdat"):
         node_train_config("et", "tolokers", 5000, "no-w")
+    with pytest.raises(ValueError, match="unknown variant 'no-x'; known are none, no-w"):
+        node_train_config("et", "tolokers", 5000, "no-x")
 
 
 @pytest.mark.parametrize("ablation", ["no-w", "no-inhibition", "no-attention", "no-hopfield"])

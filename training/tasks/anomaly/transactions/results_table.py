@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def compute_rows(
     for seed in seeds:
         for model in models:
             config = _recipe(described, model, smoke)
-            recipe = "trees" if model in TREE_MODELS else asdict(config)
+            recipe = "trees" if model in TREE_MODELS else config.to_dict()
             key = ResultKey(model, described.split.name, config_hash([data, seed, recipe, smoke]))
             make = partial(_compute_row, described, model, seed, fabric, progress, smoke)
             jobs.append((key, make))

@@ -6,6 +6,7 @@ import typer
 from basin_client.command_line import run
 
 from training.release import cards, ship
+from training.studies.node_columns import node_columns
 from training.studies.ood.cli import out_of_distribution
 from training.studies.reproduce.cli import memories, reproduce
 from training.studies.resonance.cli import resonance_table
@@ -29,6 +30,7 @@ for command in (
         memories,
         out_of_distribution,
         resonance_table,
+        node_columns,
     ),
     *(photos, photos_table, transactions, transactions_table, payments),
 ):

@@ -16,6 +16,7 @@ from service.endpoints.models.schemas import (
     RecogniserDetail,
     ScorerDetail,
     TaskBody,
+    Trees,
 )
 from service.registry.handles import (
     Classifier,
@@ -88,7 +89,21 @@ def describe_model(model: Model[Any], settings: Settings) -> ModelDetail:
         decision=manifest.decision,
         neighborhood=manifest.neighborhood,
         transactions=manifest.transactions,
+        trees=_trees(model),
         calibration=manifest.calibration,
+    )
+
+
+def _trees(model: Scorer) -> Trees | None:
+    trees = model.network.features.trees
+    if trees is None:
+        return None
+    of_network, of_trees = model.network.part_weights.tolist()
+    return Trees(
+        folds=trees.shape.folds,
+        count=trees.shape.trees,
+        network_weight=of_network,
+        trees_weight=of_trees,
     )
 
 

@@ -84,6 +84,16 @@ class ModelDetail(ModelSummary):
     example: Json = Field(description="body of a request to `route` that the model answers")
 
 
+class Trees(BaseModel):
+    """Boosted trees of a hybrid: `score` is `network_weight` times the log-odds of the network,
+    which reads those of the trees, plus `trees_weight` times those of the trees."""
+
+    folds: int = Field(description="of the training nodes; each is left out of the trees of one")
+    count: int = Field(description="trees of all folds")
+    network_weight: float
+    trees_weight: float
+
+
 class ScorerDetail(ModelDetail):
     """Everything there is to know about a model of POST /anomaly/score but its weights."""
 
@@ -108,6 +118,7 @@ class ScorerDetail(ModelDetail):
         description="columns of the transactions that the model reads in place of a graph, and the "
         "features made of them; null if it reads graphs"
     )
+    trees: Trees | None = Field(description="null unless the model is a hybrid")
     calibration: Calibration
     limits: GraphLimits
 

@@ -177,7 +177,8 @@ def anomaly(
         )
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
-    name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
+    named = f"{model}-{source.name.removesuffix('-single')}{'-hybrid' if hybrid else ''}"
+    name, folder = checkpoint_folder(name or named, out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(chosen_split))
     fabric = create_fabric(device, precision)

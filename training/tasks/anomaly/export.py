@@ -7,6 +7,7 @@ from pathlib import Path
 from models.checkpoint import Checkpoint, save_checkpoint
 from models.inputs.graph import Column
 from models.manifest import Manifest
+from models.tasks.node_scorer import NodeScorer
 from training.datasets import NodeDataset, Split
 from training.export import build_manifest, describe_columns
 from training.model_card import build_card
@@ -16,6 +17,10 @@ from training.tasks.anomaly.train import NodeRun
 _PROTOCOL = (
     "weights from the training nodes; epoch, calibration and threshold from the validation nodes; "
     "feature bins from all nodes without labels; test nodes measured once, at the end"
+)
+_HYBRID_PROTOCOL = (
+    "features, no labels of neighbours; trees in folds of the training nodes; weights of the "
+    f"network and the trees from the validation nodes; {_PROTOCOL}"
 )
 
 
@@ -35,7 +40,7 @@ def export_node_scorer(
         seed=seed,
         unit="nodes",
         fingerprint=dataset.fingerprint(split),
-        protocol=_PROTOCOL,
+        protocol=_PROTOCOL if network.features.trees is None else _HYBRID_PROTOCOL,
         features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x.T),
         edge_features=()
         if graph.edge_attr is None
@@ -47,11 +52,11 @@ def export_node_scorer(
         metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
     )
     return save_checkpoint(
-        folder, network, manifest, build_card(manifest, _card(manifest, dataset))
+        folder, network, manifest, build_card(manifest, _card(manifest, dataset, network))
     )
 
 
-def _card(manifest: Manifest, dataset: NodeDataset) -> str:
+def _card(manifest: Manifest, dataset: NodeDataset, network: NodeScorer) -> str:
     test: dict[str, float] = manifest.metrics["test"]  # type: ignore[assignment]
     t = manifest.training
     fraud = float((dataset.labels == 1).sum() / (dataset.labels >= 0).sum())
@@ -64,9 +69,16 @@ def _card(manifest: Manifest, dataset: NodeDataset) -> str:
         for part, m in manifest.metrics.items()
         if isinstance(m, dict)
     )
+    kind = manifest.architecture.upper()
+    if (trees := network.features.trees) is not None:
+        of_network, of_trees = network.part_weights.tolist()
+        kind = (
+            f"Hybrid of {kind} and {trees.shape.trees} boosted trees, {of_network:.2f} and "
+            f"{of_trees:.2f} of their log-odds,"
+        )
     return f"""# {manifest.name}
 
-{manifest.architecture.upper()} that scores the nodes of a graph for fraud.
+{kind} that scores the nodes of a graph for fraud.
 
 - **Data**: {t["dataset"]}, {dataset.graph.num_nodes} nodes, {dataset.graph.edge_index.shape[1]}
   edges as stored, {len(manifest.features)} features of nodes,

@@ -28,6 +28,19 @@ class Tree(NamedTuple):
     right_n: np.ndarray
     value_n: np.ndarray
 
+    def link(self) -> np.ndarray:
+        """The children of each node (n, 2), a leaf its own."""
+        children_n2 = np.stack([self.left_n, self.right_n], 1)
+        is_leaf, own = self.feature_n < 0, np.arange(len(self.feature_n))
+        return np.where(is_leaf[:, None], own[:, None], children_n2)
+
+    def measure_depth(self) -> int:
+        """Splits between the root and the farthest leaf."""
+        children_n2, depth, level = self.link(), 0, np.zeros(1, np.int64)
+        while (level := level[self.feature_n[level] >= 0]).size:
+            level, depth = children_n2[level].ravel(), depth + 1
+        return depth
+
 
 def make_stump(column: int, threshold: float, left: float, right: float) -> Tree:
     """A tree of one split and two leaves."""
@@ -68,10 +81,10 @@ class TreeEnsemble(nn.Module):
 
     feature_n: Tensor
     threshold_n: Tensor
-    left_n: Tensor
-    right_n: Tensor
+    child_n2: Tensor
     value_n: Tensor
     root_T: Tensor
+    depth_T: Tensor
     fold_T: Tensor
     base_K: Tensor
     key_r: Tensor
@@ -80,17 +93,18 @@ class TreeEnsemble(nn.Module):
     def __init__(self, shape: TreeShape) -> None:
         super().__init__()
         self.shape = shape
-        n, i64, f64 = shape.nodes, torch.int64, torch.float64
-        self.register_buffer("feature_n", torch.full((n,), -1, dtype=torch.int32))
-        self.register_buffer("threshold_n", torch.zeros(n, dtype=f64))
-        self.register_buffer("left_n", torch.zeros(n, dtype=torch.int32))
-        self.register_buffer("right_n", torch.zeros(n, dtype=torch.int32))
-        self.register_buffer("value_n", torch.zeros(n, dtype=f64))
-        self.register_buffer("root_T", torch.zeros(shape.trees, dtype=torch.int32))
-        self.register_buffer("fold_T", torch.zeros(shape.trees, dtype=torch.int32))
-        self.register_buffer("base_K", torch.zeros(shape.folds, dtype=f64))
-        self.register_buffer("key_r", torch.zeros(shape.rows, dtype=i64))
-        self.register_buffer("fold_r", torch.zeros(shape.rows, dtype=torch.int32))
+        n, t, r = shape.nodes, shape.trees, shape.rows
+        # A leaf is its own child, so that each row takes as many steps as its tree is deep.
+        self.register_buffer("feature_n", torch.zeros(n, dtype=torch.int32))
+        self.register_buffer("threshold_n", torch.zeros(n, dtype=torch.float64))
+        self.register_buffer("child_n2", torch.zeros(n, 2, dtype=torch.int32))
+        self.register_buffer("value_n", torch.zeros(n, dtype=torch.float64))
+        self.register_buffer("root_T", torch.zeros(t, dtype=torch.int32))
+        self.register_buffer("depth_T", torch.zeros(t, dtype=torch.int32))
+        self.register_buffer("fold_T", torch.zeros(t, dtype=torch.int32))
+        self.register_buffer("base_K", torch.zeros(shape.folds, dtype=torch.float64))
+        self.register_buffer("key_r", torch.zeros(r, dtype=torch.int64))
+        self.register_buffer("fold_r", torch.zeros(r, dtype=torch.int32))
 
     @classmethod
     def from_folds(
@@ -115,13 +129,13 @@ class TreeEnsemble(nn.Module):
         def join(parts: Sequence[np.ndarray], into: Tensor) -> None:
             into.copy_(torch.from_numpy(np.concatenate(parts)))
 
-        join([tree.feature_n for tree in trees], ensemble.feature_n)
+        join([tree.feature_n.clip(min=0) for tree in trees], ensemble.feature_n)
         join([tree.threshold_n for tree in trees], ensemble.threshold_n)
-        pairs = list(zip(trees, root_T, strict=True))
-        join([tree.left_n + root for tree, root in pairs], ensemble.left_n)
-        join([tree.right_n + root for tree, root in pairs], ensemble.right_n)
+        pairs = zip(trees, root_T, strict=True)
+        join([tree.link() + root for tree, root in pairs], ensemble.child_n2)
         join([tree.value_n for tree in trees], ensemble.value_n)
         join([root_T], ensemble.root_T)
+        join([np.array([tree.measure_depth() for tree in trees])], ensemble.depth_T)
         join([np.full(len(fold), k) for k, (_, fold) in enumerate(folds)], ensemble.fold_T)
         join([np.array([base for base, _ in folds])], ensemble.base_K)
         join([key_r], ensemble.key_r)
@@ -149,10 +163,10 @@ class TreeEnsemble(nn.Module):
             np.ascontiguousarray(table_NC, np.float64),
             self.feature_n.cpu().numpy(),
             self.threshold_n.cpu().numpy(),
-            self.left_n.cpu().numpy(),
-            self.right_n.cpu().numpy(),
+            self.child_n2.cpu().numpy(),
             self.value_n.cpu().numpy(),
             self.root_T.cpu().numpy(),
+            self.depth_T.cpu().numpy(),
             self.fold_T.cpu().numpy(),
             scores_NK,
         )

@@ -1,15 +1,17 @@
 """What trees cost: seconds of a hybrid over those of its plain scorer, as graphs grow.
 
-Random graphs with ten edges a node, computed in turns by `et-tolokers` and `et-tolokers-hybrid` in
-this process; medians, and the median of the ratios of neighbouring turns.
+Random graphs with ten edges a node, computed in turns by `et-tolokers` and a hybrid of the same
+features in this process; medians, and the median of the ratios of neighbouring turns.
 
-    python -m benchmarks.hybrid [--rounds 30]
+    python -m training anomaly --model et --dataset tolokers --hybrid
+    python -m benchmarks.hybrid runs/checkpoints/et-tolokers-hybrid [--rounds 30]
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -21,16 +23,18 @@ from models.inputs.graph import Graph
 from models.paths import find_shipped
 from models.tasks.node_scorer import NodeScorer
 
-PLAIN, HYBRID = "et-tolokers", "et-tolokers-hybrid"
+PLAIN = "et-tolokers"
 NODES = 30, 500, 5000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hybrid", description=__doc__)
+    parser.add_argument("hybrid", type=Path, help="folder of a checkpoint")
     parser.add_argument("--rounds", type=int, default=30)
-    rounds = parser.parse_args().rounds
+    args = parser.parse_args()
+    rounds: int = args.rounds
     print(describe())
-    networks = [_load(name) for name in (PLAIN, HYBRID)]
+    networks = [_load(find_shipped("checkpoints") / PLAIN), _load(args.hybrid)]
     print("| nodes | plain, ms | hybrid, ms | hybrid over plain | of which the trees, ms |")
     print("|---|---|---|---|---|")
     for nodes in NODES:
@@ -44,8 +48,8 @@ def main() -> None:
         print(f"| {nodes} | {plain:.2f} | {hybrid:.2f} | {ratio:.2f} | {1e3 * trees:.2f} |")
 
 
-def _load(name: str) -> NodeScorer:
-    network = load_checkpoint(find_shipped("checkpoints") / name).network
+def _load(folder: Path) -> NodeScorer:
+    network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
     return network
 

@@ -9,9 +9,9 @@ from models.kernels.edge_attention import in_parts, over_rows, threads_for
 
 
 def describe(indptr, indices, x, hops, deviation_hops, table, at, outside=None):
-    """Into `table` (N, C), float64, from the column `at`: log(1 + degree), and for each of `hops`
-    steps the means of that and x (N, F) over the neighbours so many steps away, each followed by
-    the standard deviations there for the first `deviation_hops` steps.
+    """Into `table` (N, C), float64, from the column `at`: log(1 + degree), and the means of that
+    and x (N, F) over the neighbours 1 to `hops` steps away, the first `deviation_hops` of them each
+    followed by the standard deviations there.
 
     `outside` is what neighbours that are not among the N add: their number (N,), the sums that they
     add to those of each hop (N, hops, W), and of squares (N, F + 1). W is F + 1, twice that where

@@ -27,7 +27,7 @@ class BoostingConfig:
     min_rows: int = 20
 
     def build(self, rows: int, seed: int) -> HistGradientBoostingClassifier:
-        """A booster that is to be fitted to so many rows."""
+        """An unfitted model for this number of rows."""
         return HistGradientBoostingClassifier(
             learning_rate=self.learning_rate,
             max_iter=self.rounds,
@@ -56,7 +56,7 @@ def fit_stacked_trees(
         labels: (N,); only those of `train` are read.
 
     Raises:
-        ValueError: too few nodes of a label, or too few that differ, for so many folds.
+        ValueError: fewer nodes of a label, or fewer that differ, than folds.
     """
     y, rows = labels[train], table_NC[train]
     _require_folds(y, hash_rows(x_NF[train]), config.folds)

@@ -2,7 +2,8 @@
 
 A stage ends where nodes need results of their neighbours, which may be in other parts:
 
-- `hop`: the mean over the neighbours of each node, once for each hop; then `embed`: the first state
+- `hop`: the mean over the neighbours of each node, once for each hop; then `score`, what trees say
+  of it, if there are trees; then `embed`: the first state
 - `read`, in each step: a node compares its query with the keys of the nodes that it sees, which
   normalises the weights of its edges
 - `go`, in each step: the nodes that see a node pull at it with these weights; the node moves
@@ -31,6 +32,7 @@ from models.layouts import Attention, GraphPartition, PrecomputedAttention
 from models.tasks.node_scorer import NodeScorer
 
 # Names of kinds and arrays are names of files: an unfinished run must find them again.
+_SCORES = "scores"  # of trees, (n, 1)
 
 
 @final
@@ -38,7 +40,7 @@ from models.tasks.node_scorer import NodeScorer
 class Stage:
     """A stage. `position` is the hop, or the block and the step in it."""
 
-    kind: Literal["hop", "embed", "read", "go"]
+    kind: Literal["hop", "score", "embed", "read", "go"]
     position: tuple[int, ...] = ()
 
     @property
@@ -61,6 +63,8 @@ def list_stages(network: NodeScorer, params: DynamicsParams) -> Iterator[Stage]:
     """Yield all stages in order."""
     for hop in range(1, network.config.hops + 1):
         yield Stage("hop", (hop,))
+    if network.features.trees is not None:
+        yield Stage("score")
     yield Stage("embed")
     for block in range(network.config.blocks):
         for step in range(_num_steps(network, params) + 1):
@@ -85,7 +89,13 @@ class PartWorker:
 
     def run(self, stage: Stage) -> None:
         """Compute a stage, also if it was computed before, and mark it as done."""
-        methods = {"hop": self._hop, "embed": self._embed, "read": self._read, "go": self._go}
+        methods = {
+            "hop": self._hop,
+            "score": self._score,
+            "embed": self._embed,
+            "read": self._read,
+            "go": self._go,
+        }
         with torch.no_grad():
             methods[stage.kind](*stage.position)
         self._store.mark_done(stage.name, self._part)
@@ -95,16 +105,37 @@ class PartWorker:
             seen = self._partition("seen", r)
             description_LF = self._store.gather(_description_name(r, hop - 1), seen.others)
             self._write(_description_name(r, hop), seen.mean(description_LF))
-            if hop == 1:
-                self._write(_square_name(r), seen.mean(np.square(description_LF)))
+            if hop <= self._network.features.deviation_hops:
+                square_LF = (
+                    np.square(description_LF)
+                    if hop == 1
+                    else self._store.gather(_square_name(r, hop - 1), seen.others)
+                )
+                self._write(_square_name(r, hop), seen.mean(square_LF))
 
-    def _embed(self) -> None:
-        hops = self._network.config.hops
+    def _score(self) -> None:
+        trees = self._network.features.trees
+        assert trees is not None
+        score_n = trees(self._node_columns(), self._tensor("cut/x"))
+        self._write(_SCORES, score_n[:, None])
+
+    def _node_columns(self) -> Tensor:
+        hops, deviations = self._network.config.hops, self._network.features.deviation_hops
         descriptions = []
         for r in self._relations:
             means = [self._tensor(_description_name(r, hop)) for hop in range(hops + 1)]
-            descriptions.append((means, self._tensor(_square_name(r)) if hops else None))
-        table_nC = assemble_columns(self._tensor("cut/x"), descriptions)
+            squares = [self._tensor(_square_name(r, hop)) for hop in range(1, deviations + 1)]
+            descriptions.append((means, squares))
+        return assemble_columns(self._tensor("cut/x"), descriptions)
+
+    def _embed(self) -> None:
+        table_nC = self._node_columns()
+        if self._network.features.trees is not None:
+            columns = [self._tensor(_SCORES)]
+            for r in self._relations:
+                seen = self._partition("seen", r)
+                columns.append(seen.mean(self._store.gather(_SCORES, seen.others)))
+            table_nC = torch.cat([table_nC, *columns], 1)
         if self._network.edge_features is not None:
             table_nC = torch.cat([table_nC, self._tensor(DESCRIBED_EDGES)], 1)
         x_nD = self._network.embed_table(table_nC)
@@ -165,7 +196,11 @@ class PartWorker:
         self._write(Stage("go", (block, step)).trace_name, np.array(trace, np.float64))
         if final_states:
             first_nD = self._block(0, 0).norm(self._tensor("embedded"))
-            self._write("logits", self._network.head(first_nD, final_states))
+            logits_n = self._network.head(first_nD, final_states)
+            scores_n = None
+            if self._network.features.trees is not None:
+                scores_n = self._tensor(_SCORES)[:, 0].float()
+            self._write("logits", self._network.mix(logits_n, scores_n))
 
     def _finish_attention(self, folder: str, r: int, block: int, is_last: bool) -> Attention:
         """Return the attention of the part, once the `read` stage is done for all parts."""
@@ -216,9 +251,9 @@ def _description_name(r: int, hop: int) -> str:
     return f"told/{r}.{hop}" if hop else f"cut/told.{r}"
 
 
-def _square_name(r: int) -> str:
-    """Array of the mean over the neighbours of squared descriptions."""
-    return f"told/{r}.square"
+def _square_name(r: int, hop: int) -> str:
+    """Array of the mean of squared descriptions over nodes `hop` steps away."""
+    return f"told/{r}.square" if hop == 1 else f"told/{r}.{hop}.square"
 
 
 def _step_folder(r: int, block: int, step: int) -> str:

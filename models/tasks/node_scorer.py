@@ -188,7 +188,7 @@ class NodeScorer(Architecture):
             for block in _blocks(chain):
                 state_ND = block.relax(state_ND, next(layouts), params)
             last.append(_blocks(chain)[-1].norm(state_ND))
-        return self._mix(self.head(self._first(x_ND), last), table_NC)
+        return self.mix(self.head(self._first(x_ND), last), self.read_scores(table_NC))
 
     @torch.no_grad()
     def infer(
@@ -210,18 +210,23 @@ class NodeScorer(Architecture):
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
-        return Output(self._mix(self.head(self._first(x_ND), last), table_NC), solutions)
+        logits_N = self.mix(self.head(self._first(x_ND), last), self.read_scores(table_NC))
+        return Output(logits_N, solutions)
 
-    def read_scores(self, table_NC: Tensor) -> Tensor:
-        """What trees say of the nodes, float32 (N,): a column of the table of features."""
+    def read_scores(self, table_NC: Tensor | None) -> Tensor | None:
+        """What trees say of the nodes, float32 (N,): a column of the table of features. None
+        without trees or a table."""
+        if table_NC is None or self.features.trees is None:
+            return None
         column = self.features.count_node_columns(len(self.config.relations))
         return table_NC[:, column].float()
 
-    def _mix(self, logits_N: Tensor, table_NC: Tensor | None) -> Tensor:
-        if table_NC is None or self.features.trees is None:
+    def mix(self, logits_N: Tensor, scores_N: Tensor | None) -> Tensor:
+        """Weigh the logits of the network and those of its trees, if it has some."""
+        if scores_N is None:
             return logits_N
         network, trees = self.part_weights
-        return network * logits_N + trees * self.read_scores(table_NC)
+        return network * logits_N + trees * scores_N
 
     def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
@@ -309,9 +314,10 @@ class NodeScorer(Architecture):
             columns_NC = features.compute_node_columns(batch)
             features.trees = fit_trees(columns_NC.numpy(), batch.x_NF.numpy())
         features.fit(batch)
-        widths: dict[str, Any] = {"encoding": features.encoding_width}
-        if features.trees is not None:
-            widths["trees"] = features.trees.shape
+        widths: dict[str, Any] = {
+            "encoding": features.encoding_width,
+            "trees": None if features.trees is None else features.trees.shape,
+        }
         edges = None
         if config.edge_features:
             edges = EdgeFeatures(len(config.edge_features), config.edge_bins).fit(batch)

@@ -67,12 +67,17 @@ class Links:
         """Return the rows whose scores may be others after features or edges of `changed` rows did.
 
         A score depends on the nodes of its neighbourhood (`hops`, `max_neighbors`, `seed`), and
-        these are described by what is up to `rule.hops` steps away. Edges that are no more need not
+        these are described by what is up to `rule.hops` steps away, with trees by one step more,
+        along whichever relations. Edges that are no more need not
         be looked at: of a path along one, the part up to it is there, and leads to a changed row.
         """
         is_reached = np.zeros(len(self.is_deleted), bool)
         for relation in range(rule.relations):
             is_reached |= self._find_described(changed, rule, relation)
+        if rule.trees is not None:
+            _, halves = self.edges.gather(np.flatnonzero(is_reached))
+            near = np.unique(halves >> ROW_SHIFT)
+            is_reached[near[~self.is_deleted[near]]] = True
         frontier = np.flatnonzero(is_reached)
         for _ in range(hops):
             _, halves = self.edges.gather(frontier)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from basin_client import InputError
 from typer.testing import CliRunner
 
@@ -24,9 +25,10 @@ from models.architectures.cdat import CDAT
 from models.architectures.et import ET
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
+from models.inputs.tree_ensemble import TreeEnsemble, make_stump
 from models.manifest import EnergyReference, Feature, Manifest
 from models.resonance import Resonance
-from models.tasks.node_scorer import NodeScorer
+from models.tasks.node_scorer import FitTrees, NodeScorer
 from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 
@@ -35,13 +37,30 @@ ENERGY = EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0))
 RELATIONS = ("r", "s")
 
 
-def save_model(folder: Path, architecture: type[NodeScorer], graph: Graph, **config: Any) -> Path:
+def make_trees(_: np.ndarray, x_NF: np.ndarray) -> TreeEnsemble:
+    """Two folds, of which some nodes were trained on."""
+    folds = [
+        (0.1, [make_stump(0, 0.0, -1.0, 1.0), make_stump(9, 0.5, -0.5, 1.5)]),
+        (0.2, [make_stump(7, 0.3, 1.0, -2.0)]),
+    ]
+    return TreeEnsemble.from_folds(folds, x_NF[::2], np.arange(len(x_NF[::2])) % 2)
+
+
+def save_model(
+    folder: Path,
+    architecture: type[NodeScorer],
+    graph: Graph,
+    fit_trees: FitTrees | None = None,
+    **config: Any,
+) -> Path:
     """Save a checkpoint of the architecture's example, with changes to its configuration."""
     example, _ = architecture.build_example(3)
     settings = architecture.config_type.model_validate(
         example.config.model_dump() | {"edge_features": ()} | config
     )
-    network, _ = architecture.from_data(cast(Any, settings), [graph], 1)
+    network, _ = architecture.from_data(cast(Any, settings), [graph], 1, fit_trees)
+    if fit_trees is not None:
+        network.part_weights.copy_(torch.tensor([0.7, 0.4]))
     manifest = Manifest(
         name="random",
         version="1",
@@ -88,6 +107,8 @@ CONFIGS = {
     "self-loops": {"self_loops": True, "combine": "max"},
     "no attention": {"attention": False},
     "no features of neighbours": {"hops": 0},
+    "trees": {"fit_trees": make_trees, "hops": 3},
+    "trees and features of edges": {"fit_trees": make_trees, "edge_features": ("a", "b")},
     "features of edges": {"edge_features": ("a", "b")},
     "features of directed edges": {"edge_features": ("a", "b"), "undirected": False},
     "one relation": {"relations": ("r",), "combine": "max", "blocks": 1, "encoder": 0},

@@ -86,8 +86,9 @@ def train_node_scorer(
     )
     logits = problem.predict(network)
     if recipe.trees is not None:
-        table_NC = architecture.to("cpu").features.compute_table(batch)
-        parts_NE = np.stack([logits, architecture.read_scores(table_NC).numpy()], 1)
+        scores_N = architecture.read_scores(architecture.to("cpu").features.compute_table(batch))
+        assert scores_N is not None
+        parts_NE = np.stack([logits, scores_N.numpy()], 1)
         weights = fit_part_weights(parts_NE[split.val], labels[split.val]).astype(np.float32)
         architecture.part_weights.copy_(torch.from_numpy(weights))
         logits = parts_NE @ weights

@@ -15,7 +15,6 @@ from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
 from models.inputs.neighbor_means import NeighborRule
-from models.inputs.tree_ensemble import TreeEnsemble, make_stump
 from service.errors import Problem
 from service.storage.graphs import (
     DynamicGraph,
@@ -27,20 +26,13 @@ from service.storage.graphs import (
     description,
 )
 from service.validation.ids import NodeId
+from tests.support.trees import TREES
 
 SCHEMA = Schema(("a", "b"), ("follows", "pays"))
 WITH_AMOUNTS = replace(SCHEMA, edge_features=("amount", "hour"))
 SCHEMAS = pytest.mark.parametrize("schema", [SCHEMA, WITH_AMOUNTS], ids=["plain", "amounts"])
 IDS = [1, 2, "1", "two", "three", 6, 7]  # 1 and "1" are two nodes
 MOST = 1000
-TREES = TreeEnsemble.from_folds(  # of the table of a node with two features, whatever its hops
-    [
-        (0.1, [make_stump(0, 0.2, -1.0, 1.0), make_stump(4, 0.1, -0.3, 0.5)]),
-        (0.2, [make_stump(3, 0.4, 0.7, -0.6)]),
-    ],
-    np.array([[0.0, 0.0], [1.0, 0.5]], np.float32),
-    np.array([0, 1]),
-)
 
 
 @dataclass

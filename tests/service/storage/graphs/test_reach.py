@@ -10,6 +10,7 @@ from models.inputs.neighbor_means import NeighborRule
 from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema, Update
 from service.storage.graphs.dynamic_graph import Change
 from service.validation.ids import NodeId
+from tests.support.trees import TREES
 
 SCHEMA = Schema(("a", "b"), ("follows", "pays"))
 NODES = 40
@@ -62,7 +63,10 @@ def list_inputs(graph: DynamicGraph, hops: int, max_neighbors: int, rule: Neighb
         assert taken.edge_type is not None
         arrays = taken.x, taken.edge_index, taken.edge_type
         # A sum over neighbours depends on the order, and with it on what is inside.
-        rounded = (np.round(a, 8) for a in (outside.count, outside.sums, outside.squares))
+        sums = outside.count, outside.sums, outside.squares
+        if outside.scores is not None:
+            sums = *sums, outside.scores
+        rounded = [np.round(a, 8) for a in sums]
         parts = [repr(near.node_ids).encode(), *(a.tobytes() for a in (*arrays, *rounded))]
         inputs[node_id] = b"|".join(parts)
     return inputs
@@ -76,6 +80,8 @@ def list_inputs(graph: DynamicGraph, hops: int, max_neighbors: int, rule: Neighb
         (NeighborRule(hops=2, relations=2, undirected=True, self_loops=True), 0, 5, 40),
         (NeighborRule(hops=2, relations=2, undirected=False, self_loops=False), 2, 2, 60),
         (NeighborRule(hops=1, relations=2, undirected=True, self_loops=False), 3, 100, 25),
+        (NeighborRule(1, 2, undirected=True, self_loops=False, trees=TREES), 1, 2, 25),
+        (NeighborRule(2, 2, True, self_loops=False, deviation_hops=2, trees=TREES), 1, 3, 25),
     ],
 )
 def test_a_score_that_may_change_is_found_and_most_others_are_not(

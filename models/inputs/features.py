@@ -125,7 +125,7 @@ class NodeFeatures(QuantileBins):
         if batch.outside is None:
             return None
         sums_NHF = batch.outside.sums[index]
-        width = (self.in_features + 1) * (2 if self.deviation_hops > 1 else 1)
+        width = count_averaged_columns(self.in_features, self.deviation_hops)
         if sums_NHF.shape[1:] != (self.hops, width):
             raise ValueError(
                 f"The graph has sums of neighbours outside of it for {sums_NHF.shape[1]} hops of "
@@ -231,6 +231,12 @@ def _mean(
         return mean_NF
     sum_NF = mean_NF * relation.degree_N[:, None] + torch.from_numpy(outside_NF).to(mean_NF)
     return sum_NF / degree_N.clamp(min=1)[:, None]
+
+
+def count_averaged_columns(in_features: int, deviation_hops: int) -> int:
+    """Return the number of columns that are averaged at each hop: the features of a node and
+    log(1 + degree), and where deviations are of several hops their squares too."""
+    return (in_features + 1) * (2 if deviation_hops > 1 else 1)
 
 
 def append_log_degree(x_NF: Tensor, degree_N: Tensor) -> Tensor:

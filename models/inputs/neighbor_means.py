@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from models.inputs.features import assemble_columns
+from models.inputs.features import assemble_columns, count_averaged_columns
 from models.inputs.graph import OutsideEdges, OutsideNeighbors
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
@@ -32,9 +32,8 @@ class NeighborRule:
     trees: TreeEnsemble | None = None
 
     def width(self, features: int) -> int:
-        """W, columns that are averaged at each hop: the features of a node and log(1 + degree),
-        and where deviations are of several hops their squares too."""
-        return (features + 1) * (2 if self.deviation_hops > 1 else 1)
+        """W, the number of columns that are averaged at each hop."""
+        return count_averaged_columns(features, self.deviation_hops)
 
 
 def sum_outside_edges(

@@ -21,9 +21,9 @@ def test_equal_to_scikit_learn_bit_for_bit(threads: int, monkeypatch: pytest.Mon
     ensemble = TreeEnsemble.from_folds(folds, np.empty((0, 2)), np.empty(0))
     monkeypatch.setattr(edge_attention, "_PARALLEL_WORK", 0)
     monkeypatch.setattr(edge_attention.torch, "get_num_threads", lambda: threads)
-    asked = np.r_[table, rng.standard_normal((50, 6)), np.full((1, 6), np.inf)]
-    expected = np.stack([model.decision_function(asked) for model in models], 1)
-    np.testing.assert_array_equal(ensemble.compute_folds(asked), expected)
+    rows = np.r_[table, rng.standard_normal((50, 6)), np.full((1, 6), np.inf)]
+    expected = np.stack([model.decision_function(rows) for model in models], 1)
+    np.testing.assert_array_equal(ensemble.compute_folds(rows), expected)
     assert len(np.unique(expected)) > 100
 
 

@@ -28,16 +28,16 @@ class BoostingConfig:
 
     def build(self, rows: int, seed: int) -> HistGradientBoostingClassifier:
         """An unfitted model for this number of rows."""
-        return HistGradientBoostingClassifier(
+        model = HistGradientBoostingClassifier(
             learning_rate=self.learning_rate,
             max_iter=self.rounds,
             max_leaf_nodes=self.leaves,
             l2_regularization=self.l2,
             max_features=self.share,
             min_samples_leaf=min(self.min_rows, max(2, rows // 20)),
-            early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=seed,
         )
+        return model.set_params(early_stopping=False)
 
 
 def fit_stacked_trees(

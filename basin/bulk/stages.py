@@ -2,8 +2,8 @@
 
 A stage ends where nodes need results of their neighbours, which may be in other parts:
 
-- `hop`: the mean over the neighbours of each node, once for each hop; then `score`, what trees say
-  of it, if there are trees; then `embed`: the first state
+- `hop`: the mean over the neighbours of each node, once for each hop; then `score`, its
+  log-odds by trees, if there are trees; then `embed`: the first state
 - `read`, in each step: a node compares its query with the keys of the nodes that it sees, which
   normalises the weights of its edges
 - `go`, in each step: the nodes that see a node pull at it with these weights; the node moves

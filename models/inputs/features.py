@@ -20,10 +20,10 @@ class NodeFeatures(QuantileBins):
 
     For every relation, the columns of a node are its own features and log(1 + degree), their
     means over the neighbours 1 to `hops` steps away, and their standard deviations over those 1
-    to `deviation_hops` steps away, sqrt(mean of squares - square of mean). With `trees`, what they
-    say of the node by these columns follows, and the mean of what they say of its neighbours along
-    each relation. Where edges have features, those of `describe_edges` are the last. Each column is
-    then encoded by bins; such scale-free thresholds are what makes decision trees strong on these
+    to `deviation_hops` steps away, sqrt(mean of squares - square of mean). With `trees`, their
+    log-odds of the node by these columns follow, and the mean of those of its neighbours along each
+    relation. Where edges have features, those of `describe_edges` are the last. Each column is then
+    encoded by bins; such scale-free thresholds are what makes decision trees strong on these
     tables.
 
     `fit` sets the bins from a graph without its labels.
@@ -72,7 +72,8 @@ class NodeFeatures(QuantileBins):
         return (self._compute_table_numba if on_cpu else self._compute_table_torch)(batch)
 
     def count_node_columns(self, relations: int) -> int:
-        """Return the number of columns of `compute_node_columns`; what trees say is the next."""
+        """Return the number of columns of `compute_node_columns`; the next is the score of
+        trees."""
         width = 1 + (self.in_features + 1) * (self.hops + self.deviation_hops)
         return self.in_features + relations * width
 
@@ -169,7 +170,7 @@ def _describe_scores(batch: GraphBatch, score_N: Tensor) -> Tensor:
         if outside is not None:
             if outside.scores is None:
                 raise ValueError(
-                    "The graph is a part of a larger one, and the network reads what trees say of "
+                    "The graph is a part of a larger one, and the network reads scores of trees of "
                     "neighbours: the sums of their scores outside are missing."
                 )
             outside_N1 = outside.scores[index][:, None]

@@ -47,7 +47,7 @@ class OutsideNeighbors:
             `models.inputs.neighbor_means.NeighborRule`.
         squares: the sums of their squares at the first hop (R, N, F + 1).
         edges: features of the edges to them, where edges have any.
-        scores: sums of what trees say of them (R, N), where a network has some.
+        scores: sums of their scores by trees (R, N), where a network has trees.
     """
 
     count: np.ndarray

@@ -13,7 +13,7 @@ from models.inputs.graph import OutsideEdges, OutsideNeighbors
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
 
-_ROWS = 8192  # that trees are asked about at a time
+_ROWS = 8192  # that trees score at a time
 
 Csr = tuple[np.ndarray, np.ndarray]
 NeighborsFunc = Callable[[np.ndarray, int, bool], Csr]
@@ -68,8 +68,8 @@ def sum_outside_edges(
 
 class NeighborMeans:
     """Features and log(1 + degree) of all rows of a graph, and their means over the neighbours 1 to
-    `hops` - 1 steps away, and what trees say of all rows, if there are trees; from these follow the
-    `OutsideNeighbors` of any part of the graph.
+    `hops` - 1 steps away, and the scores that trees give all rows, if there are trees; from these
+    follow the `OutsideNeighbors` of any part of the graph.
 
     Where rows change, what depends on them is computed again, as all of it would be. Not safe for
     several threads.
@@ -188,7 +188,7 @@ class NeighborMeans:
         count_edges: Callable[[np.ndarray], int],
         max_edges: int | None,
     ) -> bool:
-        """Ask trees about all rows whose columns depend on pending ones; False where that is too
+        """Compute scores of all rows whose columns depend on pending ones; False where that is too
         much."""
         touched = np.flatnonzero(self._is_pending)
         if self._rule.trees is None or not len(touched):
@@ -206,7 +206,7 @@ class NeighborMeans:
         return True
 
     def _score(self, rows: np.ndarray, neighbors: NeighborsFunc) -> None:
-        """Ask trees about some rows, by the means that their neighbours have now."""
+        """Compute the scores that trees give some rows, by the means that are known now."""
         trees = self._rule.trees
         for start in range(0, len(rows) if trees is not None else 0, _ROWS):
             assert trees is not None

@@ -1,4 +1,4 @@
-"""Boosted trees as arrays, part of a network: what they say of a node is one of its columns."""
+"""Boosted trees as arrays, part of a network: their log-odds of a node are one of its columns."""
 
 from __future__ import annotations
 

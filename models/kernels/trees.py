@@ -8,7 +8,7 @@ from numba import njit
 from models.kernels.edge_attention import in_parts, threads_for
 
 _STEPS = 8  # of a row through a tree, about
-_BLOCK = 64  # rows that all trees are asked about before the next ones
+_BLOCK = 64  # rows that go through all trees before the next ones
 
 
 def add_leaves(table, feature, threshold, child, value, root, depth, fold, scores):

@@ -78,7 +78,7 @@ class NodeScorer(Architecture):
     (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
     (appendix E). Features of edges bias the attention of each block (`EdgeBias`).
 
-    A hybrid has `trees` too (`TreeEnsemble`). The network reads what they say of a node and of its
+    A hybrid has `trees` too (`TreeEnsemble`). The network reads their log-odds of a node and of its
     neighbours, and the logit is weighed: `part_weights` times that of the network and that of the
     trees, 1 and 0 until validation has chosen them.
     """
@@ -214,7 +214,7 @@ class NodeScorer(Architecture):
         return Output(logits_N, solutions)
 
     def read_scores(self, table_NC: Tensor | None) -> Tensor | None:
-        """What trees say of the nodes, float32 (N,): a column of the table of features. None
+        """The log-odds of the trees, float32 (N,): a column of the table of features. None
         without trees or a table."""
         if table_NC is None or self.features.trees is None:
             return None

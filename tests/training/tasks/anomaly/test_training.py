@@ -81,7 +81,7 @@ def test_a_hybrid_reads_trees_and_is_served_as_it_was_evaluated(
     own = (served.logits.numpy() - of_trees * scores_N.numpy()) / of_network
     assert np.ptp(own) > 0.1  # the network adds something of its own
     assert result.evaluation.parts["test"].roc_auc > 0.9
-    # The bins of what trees say of a node and of its neighbours are the last.
+    # The bins of the log-odds of trees, of a node and of its neighbours, are the last.
     columns = network.features.count_node_columns(1)
     assert {columns, columns + 1} <= set(network.features.column_P.tolist())
 

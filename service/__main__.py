@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NO_MODEL = 4
 """Exit code of a server that could load no model."""
-_SWITCH_S = 0.0002
+_SWITCH_S = 0.00005
 """Switch interval of the interpreter. The compute thread needs the interpreter for microseconds
 between matrix products; with the default it would wait 5 ms each time while requests are parsed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -29,7 +30,7 @@ from service.registry.handles import Classifier
 from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.shares import Shares
+from service.shares import FairSemaphore, Shares
 from service.storage.backends import StorageBackends
 from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
@@ -47,6 +48,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INLINE_BYTES = 1 << 17  # handled in less time than handing them to another thread takes
 JSON_COST_FACTOR = 8  # parsing a byte of JSON takes as long as copying this many
+_SMALL_REQUESTS_BESIDE_OTHERS = 8
+"""Small requests of one API key that are parsed, computed and written at a time while another key
+sends some. With more, a turn of the event loop takes as long as all that are ready in it, and each
+request of the other key waits for several turns."""
+_BESIDE_S = 1.0
+"""For as long after a request of another key."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class AppContext:
         redis: None where no Redis is configured.
         traces: None where tracing is off.
         large_json: parses bodies that would block the event loop, in a child process.
+        small_requests: places of small requests from the time that their body is read.
         codec: threads that parse bodies and encode responses.
         client: name of the API key that it is scoped to.
         supervisor: runs what lasts as long as the server.
@@ -85,6 +93,9 @@ class AppContext:
     image_decoder: ImageDecoder = field(default_factory=ImageDecoder)
     throttle: RefusalThrottle = field(default_factory=RefusalThrottle)
     alert_streams: OpenStreams = field(default_factory=lambda: OpenStreams(100))
+    small_requests: FairSemaphore = field(
+        default_factory=lambda: FairSemaphore(math.inf, _SMALL_REQUESTS_BESIDE_OTHERS, _BESIDE_S)
+    )
     codec: FairThreads = field(default_factory=lambda: FairThreads(2, "codec"))
     client: str = ""
 

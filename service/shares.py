@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import final
 
@@ -75,10 +77,20 @@ class FairSemaphore:
     Args:
         places: holders at a time.
         max_per_client: places of one client; no limit if None, or for the client without a name.
+        alone_after_s: a client has no limit while no other one has come for as many seconds.
     """
 
-    def __init__(self, places: int, max_per_client: int | None = None) -> None:
+    def __init__(
+        self,
+        places: float,
+        max_per_client: int | None = None,
+        alone_after_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._free, self._max_per_client = places, max_per_client
+        self._alone_after_s, self._clock = alone_after_s, clock
+        self._latest, self._latest_s = "", -math.inf  # the client that came last, and when
+        self._other_s = -math.inf  # when a client other than that one came last
         self._held = Counter[str]()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
@@ -86,6 +98,7 @@ class FairSemaphore:
     async def reserve(self, client: str = "") -> AsyncIterator[None]:
         """Wait for a place, and hold it while the context lasts."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._note(client)
         self._waiting.setdefault(client, deque()).append(granted)
         self._grant()
         try:
@@ -123,4 +136,12 @@ class FairSemaphore:
 
     def _may_hold_more(self, client: str) -> bool:
         limit = self._max_per_client
-        return not client or limit is None or self._held[client] < limit
+        if not client or limit is None or self._held[client] < limit:
+            return True
+        others_s = self._other_s if client == self._latest else self._latest_s
+        return self._clock() - others_s > self._alone_after_s
+
+    def _note(self, client: str) -> None:
+        if client != self._latest:
+            self._latest, self._other_s = client, self._latest_s
+        self._latest_s = self._clock()

@@ -36,6 +36,7 @@ from service.storage.jobs.request import StoredRequest
 T = TypeVar("T")
 R = TypeVar("R")
 _COPIED_PER_PARSED = 8  # bytes that are copied in the time that one byte of JSON is parsed
+_QUICK_COST = 1 << 20  # tokens x steps, a few tenths of a second
 _SMALL_BODY_BYTES = 1 << 18  # read even while the queue is full: the cache may have the response
 
 
@@ -193,9 +194,16 @@ async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> Re
     context, state = task.context, task.state
     due = time.monotonic() + deadline_s
     async with AsyncExitStack() as resources:
+        turn = await resources.enter_async_context(AsyncExitStack())
+        if len(body) <= _SMALL_BODY_BYTES and not state.is_job:
+            await turn.enter_async_context(context.small_requests.reserve(task.caller.name))
+            state.timer.lap("queue")
         await task.parse(body, resources)
         del body
         workload = task.workload()
+        is_together = workload.batchable is not None and not workload.is_isolated
+        if not is_together or workload.cost > _QUICK_COST:
+            await turn.aclose()  # small requests of the same key should not wait for it
         state.model, state.cost = workload.flow, workload.cost
         async with context.usage_limits.charge_quota(task.caller, workload.cost):
             outcome = await context.engine.run(
@@ -237,8 +245,13 @@ def _prefers_async(request: Request) -> bool:
 
 
 def _is_small(request: Request) -> bool:
+    length = _content_length(request)
+    return length is not None and length <= _SMALL_BODY_BYTES
+
+
+def _content_length(request: Request) -> int | None:
     length = request.headers.get("content-length", "")
-    return length.isdecimal() and int(length[:20]) <= _SMALL_BODY_BYTES
+    return int(length[:20]) if length.isdecimal() else None
 
 
 async def _enqueue_job(request: Request, task: InferenceTask[Any]) -> Response:
@@ -246,7 +259,7 @@ async def _enqueue_job(request: Request, task: InferenceTask[Any]) -> Response:
     context, state = task.context, task.state
     key = idempotency_key(request)
     if key is None:  # with a key the job may exist already
-        context.jobs.require_capacity()
+        context.jobs.require_capacity(task.caller.name, _content_length(request) or 0)
     stored = StoredRequest.from_request(request)
     async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
         state.timer.lap("read")

@@ -6,7 +6,8 @@ import time
 
 
 class StageTimer:
-    """Seconds per phase since the request arrived; `spans` holds start and end of each phase."""
+    """Seconds per phase since the request arrived; `spans` holds name, start and end of each part
+    of a phase, in order."""
 
     def __init__(self) -> None:
         self.start_ns = time.time_ns()
@@ -14,7 +15,7 @@ class StageTimer:
         self._end: float | None = None
         self._last = self._recorded = 0.0
         self.phases: dict[str, float] = {}
-        self.spans: dict[str, tuple[float, float]] = {}
+        self.spans: list[tuple[str, float, float]] = []
 
     def lap(self, phase: str) -> None:
         """Record the time since the last lap as `phase`."""
@@ -40,4 +41,6 @@ class StageTimer:
         return {phase: round(1e3 * seconds, 3) for phase, seconds in phases.items()}
 
     def _record(self, phase: str, first: float, last: float) -> None:
-        self.phases[phase], self.spans[phase], self._recorded = last - first, (first, last), last
+        self.phases[phase] = self.phases.get(phase, 0.0) + last - first
+        self.spans.append((phase, first, last))
+        self._recorded = last

@@ -70,7 +70,7 @@ class TraceExporter:
         if int(about["status"] or 0) >= 500:
             span.set_status(StatusCode.ERROR)
         inside = set_span_in_context(span)
-        for phase, (first, last) in watch.spans.items():
+        for phase, first, last in watch.spans:
             part = self._tracer.start_span(phase, inside, start_time=begun + _ns(first))
             part.end(begun + _ns(last))
         span.end(begun + _ns(watch.elapsed_s()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -144,5 +145,31 @@ def test_a_place_that_was_granted_to_a_cancelled_task_is_free_again() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
         assert waiting.cancelled()
         await asyncio.wait_for(use(), 1)
+
+    asyncio.run(main())
+
+
+def test_a_client_is_limited_beside_others_alone() -> None:
+    async def main() -> None:
+        now = 0.0
+        semaphore = FairSemaphore(math.inf, 1, alone_after_s=1.0, clock=lambda: now)
+        holders = Holders(semaphore)
+        await holders.start("a1", "a2")
+        assert holders.order == ["a1", "a2"]
+        await holders.start("b1", "b2", "a3")
+        assert holders.order[2:] == ["b1"]
+        now = 0.9
+        await holders.start("a4")
+        assert holders.order[3:] == []
+        now = 1.1  # 1.1 s after b, and 0.2 s after a
+        await holders.start("a5")
+        assert sorted(holders.order[3:]) == ["a3", "a4", "a5"]
+        await holders.end("b1")
+        assert holders.order[6:] == ["b2"]
+        now = 2.2
+        await holders.start("c1")
+        assert holders.order[7:] == ["c1"]
+        await holders.start("b3", "c2")
+        assert holders.order[8:] == []
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ from service.storage.jobs.job import DeadJob, Job, Status
 from service.storage.jobs.request import StoredRequest
 
 OVERHEAD = 4096  # bytes of a job besides its body or response
+RETRY_S = 1  # after which a client that was refused a job may ask again
 MAX_DEAD = 100  # dead jobs that are listed; older ones expire like others
 
 
@@ -31,10 +32,11 @@ class JobLimits:
 def queue_full_error(count: int, half: bool = False) -> Problem:
     """Return the error for `count` unfinished jobs; `half`: of one API key, which may have half."""
     limits = "BASIN_MAX_JOBS or BASIN_MAX_JOB_BYTES"
-    detail = f"The job queue is full: {count} jobs run or wait ({limits}). Retry after 1 s."
+    reason = f"The job queue is full: {count} jobs run or wait ({limits})."
     if half:
-        detail = f"{count} jobs of this API key run or wait, half of {limits}. Retry after 1 s."
-    return Problem("queue-full", detail, headers={"retry-after": "1"})
+        reason = f"{count} jobs of this API key run or wait, half of {limits}."
+    detail = f"{reason} Retry after {RETRY_S} s."
+    return Problem("queue-full", detail, headers={"retry-after": str(RETRY_S)})
 
 
 class JobStore(ABC):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from service.auth.keys import new_secret
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -62,3 +64,43 @@ def test_a_stranger_is_told_nothing_in_a_flood(
         label = {"route": "/anomaly/score", "status": status}
         each = [value(found["basin_requests"], "_total", **label) for found in (before, after)]
         assert each[1] - each[0] == count
+
+
+def test_small_requests_of_a_key_are_answered_beside_those_of_another(
+    start: Start, checkpoints: Path, tmp_path: Path, sample: Callable[..., Sample]
+) -> None:
+    """Those of one key have few places then, of which the ones that take long hold none."""
+    ring = Ring(tmp_path / "keys.json")
+    known, other = ring.add("known"), ring.add("other")
+    server = start(
+        checkpoints=checkpoints,
+        default_anomaly_model="et-small",
+        keys=ring.path,
+        max_steps=100_000_000,
+        queue_size=200,
+    )
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    url, small = f"{server.url}/anomaly/score", sample(1)
+    with ThreadPoolExecutor(40) as threads, httpx.Client(timeout=20) as client:
+
+        def score(headers: dict[str, str], **dynamics: float) -> httpx.Response:
+            return client.post(url, json=small.arrays(dynamics=dynamics), headers=headers)
+
+        def score_until(deadline_ms: int) -> httpx.Response:
+            late = {"steps": 100_000_000}
+            query = {"timeout_ms": deadline_ms}
+            return client.post(url, json=small.arrays(dynamics=late), headers=known, params=query)
+
+        def read_scores(reply: httpx.Response) -> list[float]:
+            return [row["score"] for row in reply.raise_for_status().json()["results"]]
+
+        right = read_scores(score(other, steps=3))
+        long = [threads.submit(score_until, 6000) for _ in range(12)]
+        short = list[Future[httpx.Response]]()
+        for _ in range(4):
+            assert read_scores(score(other, steps=3)) == pytest.approx(right, abs=1e-6)
+            short += [threads.submit(score, known, steps=3) for _ in range(24)]
+        for reply in short:
+            assert read_scores(reply.result()) == pytest.approx(right, abs=1e-6)
+        assert not any(reply.done() for reply in long)
+        assert {reply.result().status_code for reply in long} == {504}

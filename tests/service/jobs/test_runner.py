@@ -277,3 +277,36 @@ def test_a_file_that_holds_no_jobs_is_told_and_waited_for(running, monkeypatch, 
     out = capsys.readouterr().out
     assert out.count("job store refused") == 1
     assert "not a database" in out
+
+
+def test_a_client_that_was_refused_a_job_is_refused_unread_while_it_was_told_to_wait(
+    running, monkeypatch
+):
+    monkeypatch.setattr("service.jobs.runner.RETRY_S", 0.2)
+
+    async def play() -> None:
+        free = asyncio.Event()
+
+        async def work(state, body) -> str:
+            await free.wait()
+            return ""
+
+        async with running(work) as (jobs, _, _):
+            while True:  # until one of a's is one too many
+                jobs.require_capacity("a", 5)
+                try:
+                    await jobs.accept("r", SENT, b"12345", None, b"", "a")
+                except Problem as problem:
+                    refused = problem
+                    break
+            assert "half" in refused.detail
+            assert refused.headers == {"retry-after": "1"}
+            with pytest.raises(Problem, match="queue-full"):
+                jobs.require_capacity("a", 5)
+            jobs.require_capacity("a", 4)  # there may be room for a smaller one
+            jobs.require_capacity("b", 5)
+            await asyncio.sleep(0.2)
+            jobs.require_capacity("a", 5)
+            free.set()
+
+    asyncio.run(play())

@@ -22,7 +22,7 @@ def test_a_lap_is_the_time_since_the_last_one(clock: list[float]) -> None:
     clock[0] += 0.5
     timer.lap("parse")
     assert timer.phases == {"read": 0.25, "parse": 0.5}
-    assert timer.spans == {"read": (0.0, 0.25), "parse": (0.25, 0.75)}
+    assert timer.spans == [("read", 0.0, 0.25), ("parse", 0.25, 0.75)]
     assert timer.to_ms() == {"read": 250.0, "parse": 500.0, "total": 750.0}
 
 
@@ -35,9 +35,17 @@ def test_measured_phases_lie_within_their_lap(clock: list[float]) -> None:
     timer.add("compute", 1.25)
     clock[0] += 0.125
     timer.lap("encode")
-    assert timer.spans["queue"] == (1.0, 1.5)
-    assert timer.spans["compute"] == (1.5, 2.75)
+    assert timer.spans[1:3] == [("queue", 1.0, 1.5), ("compute", 1.5, 2.75)]
     assert timer.phases["encode"] == 0.125  # what the two left of their lap is no part of it
+
+
+def test_a_phase_may_have_several_parts(clock: list[float]) -> None:
+    timer = StageTimer()
+    for phase in ("queue", "parse", "queue"):
+        clock[0] += 0.5
+        timer.lap(phase)
+    assert timer.phases == {"queue": 1.0, "parse": 0.5}
+    assert timer.spans == [("queue", 0.0, 0.5), ("parse", 0.5, 1.0), ("queue", 1.0, 1.5)]
 
 
 def test_a_stopped_timer_stands(clock: list[float]) -> None:

@@ -37,6 +37,8 @@ class Graph:
         feature_names: names of the columns of x; the model's order if None.
         relation_names: names of the relations, of which edge_type has the places.
         edge_feature_names: names of the columns of edge_attr; the model's order if None.
+        labels: 1 fraud, 0 none, -1 unknown, (N,), for models that read labels of neighbours; None
+            to score without.
     """
 
     x: np.ndarray
@@ -47,6 +49,7 @@ class Graph:
     feature_names: Sequence[str] | None = None
     relation_names: Sequence[str] | None = None
     edge_feature_names: Sequence[str] | None = None
+    labels: np.ndarray | None = None
 
     @classmethod
     def from_table_graph(cls, graph: TableGraph) -> Graph:
@@ -70,7 +73,7 @@ class Graph:
         """Return the arrays by name, with the types that the server reads.
 
         Raises:
-            InputError: `edge_index` or `edge_type` are not whole numbers.
+            InputError: `edge_index`, `edge_type` or `labels` are not whole numbers.
         """
         edge_index = _to_integers(self.edge_index, "edge_index")
         if edge_index.size and (edge_index.ndim != 2 or len(edge_index) != 2):
@@ -83,6 +86,8 @@ class Graph:
             arrays["edge_type"] = _to_integers(self.edge_type, "edge_type")
         if self.edge_attr is not None:
             arrays["edge_attr"] = np.asarray(self.edge_attr, np.float32)
+        if self.labels is not None:
+            arrays["labels"] = _to_integers(self.labels, "labels")
         return arrays
 
     def names(self) -> dict[str, list[str]]:

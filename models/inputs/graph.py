@@ -8,6 +8,8 @@ import numpy as np
 
 UNTYPED = ("edge",)
 """The relations of a model that was trained on edges without types."""
+UNKNOWN = -1
+"""The label of a node whose label is not known."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Graph:
         edge_type: index of the relation of each edge (E,), if there are several.
         edge_attr: edge features (E, P).
         outside: neighbours that are not in it, if it is a part of a larger graph.
+        labels: 1 fraud, 0 none, `UNKNOWN`: int8 (N,); None where no labels are given.
     """
 
     x: np.ndarray
@@ -74,6 +77,7 @@ class Graph:
     edge_type: np.ndarray | None = None
     edge_attr: np.ndarray | None = None
     outside: OutsideNeighbors | None = None
+    labels: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:

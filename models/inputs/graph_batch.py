@@ -13,6 +13,9 @@ from torch import Tensor
 from models.inputs.graph import Graph, OutsideEdges, OutsideNeighbors
 from models.layouts import EdgeList
 
+NOT_GIVEN = -2
+"""The label of a node of a graph without labels, in a batch with others that have some."""
+
 
 @final
 class EdgeInstances:
@@ -79,6 +82,9 @@ class GraphBatch:
     """Graphs packed as one disjoint union: node features, one edge list per relation, and what
     neighbours outside of the graphs add, if some are parts of larger ones.
 
+    Where labels are given, `labels_N` are those of the nodes, int8, and `NOT_GIVEN` in graphs
+    without any.
+
     Where edges have features, `edge_attr_eP` are those of all edges given, float64, and `instances`
     say of each relation which entry is made of which.
 
@@ -92,13 +98,16 @@ class GraphBatch:
         outside: OutsideNeighbors | None = None,
         edge_attr_eP: Tensor | None = None,
         instances: tuple[EdgeInstances, ...] = (),
+        labels_N: Tensor | None = None,
     ) -> None:
         self.x_NF, self.relations, self.outside = x_NF, relations, outside
         self.edge_attr_eP, self.instances = edge_attr_eP, instances
+        self.labels_N = labels_N
 
     def with_relations(self, relations: tuple[EdgeList, ...]) -> GraphBatch:
         """Return the same with other layouts of the same entries."""
-        return GraphBatch(self.x_NF, relations, self.outside, self.edge_attr_eP, self.instances)
+        edges = self.edge_attr_eP, self.instances
+        return GraphBatch(self.x_NF, relations, self.outside, *edges, self.labels_N)
 
     @property
     def rows(self) -> int:
@@ -128,6 +137,7 @@ class GraphBatch:
             self.outside,
             None if self.edge_attr_eP is None else self.edge_attr_eP.to(device),
             tuple(instances.to(device) for instances in self.instances),
+            None if self.labels_N is None else self.labels_N.to(device),
         )
 
 
@@ -180,8 +190,9 @@ def pack_graphs(
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
     outside = _join_outside(graphs, num_relations, edge_features)
+    labels_N = _join_labels(graphs)
     if not edge_features:
-        return GraphBatch(torch.from_numpy(x), layouts, outside)
+        return GraphBatch(torch.from_numpy(x), layouts, outside, labels_N=labels_N)
     types = [
         np.zeros(np.shape(graph.edge_index)[1], np.int64)
         if num_relations == 1 or graph.edge_type is None
@@ -196,7 +207,18 @@ def pack_graphs(
         for relation, (edges, layout) in enumerate(zip(joined, layouts, strict=True))
     )
     attr = _join_edge_attr(graphs, edge_features)
-    return GraphBatch(torch.from_numpy(x), layouts, outside, torch.from_numpy(attr), instances)
+    edge_attr_eP = torch.from_numpy(attr)
+    return GraphBatch(torch.from_numpy(x), layouts, outside, edge_attr_eP, instances, labels_N)
+
+
+def _join_labels(graphs: Sequence[Graph]) -> Tensor | None:
+    if all(graph.labels is None for graph in graphs):
+        return None
+    parts = [
+        np.full(graph.num_nodes, NOT_GIVEN) if graph.labels is None else graph.labels
+        for graph in graphs
+    ]
+    return torch.from_numpy(np.concatenate(parts).astype(np.int8))
 
 
 def _join_edge_attr(graphs: Sequence[Graph], edge_features: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from models.heads import AnomalyHead
 from models.inputs.edge_features import EdgeBias, EdgeFeatures
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import GraphBatch, pack_graphs
+from models.inputs.graph_batch import NOT_GIVEN, GraphBatch, pack_graphs
+from models.inputs.label_columns import describe_labels, is_labelled_around
 from models.inputs.neighbor_means import NeighborRule
 from models.inputs.tree_ensemble import TreeEnsemble, TreeShape, make_stump
 from models.layouts import Layout
@@ -58,6 +59,9 @@ class NodeConfig(Config):
         None, description="boosted trees that the network reads, and that its score is mixed with"
     )
     tree_bins: PositiveInt = Field(16, description="of each column that trees give")
+    label_trees: TreeShape | None = Field(
+        None, description="boosted trees that read labels of neighbours, where some are given"
+    )
     edge_features: tuple[str, ...] = Field((), description="names of the edge features, in order")
     edge_bins: PositiveInt = Field(8, description="of each feature of edges")
     edge_encoding: PositiveInt = 1
@@ -67,6 +71,15 @@ class NodeConfig(Config):
     hidden: PositiveInt = Field(64, description="width of the head's hidden layer")
     dropout: float = Field(0.2, ge=0, lt=1, description="within the embedding and the head")
     state_dropout: float = Field(0.0, ge=0, lt=1, description="of x(1) and of what the head reads")
+
+
+class LabelScores(NamedTuple):
+    """Log-odds of nodes by labels of their neighbours, float32 (N,), and of which nodes the graph
+    has labels, and a known one within two steps, bool (N,)."""
+
+    score_N: Tensor
+    is_given_N: Tensor
+    is_seen_N: Tensor
 
 
 class NodeScorer(Architecture):
@@ -81,11 +94,19 @@ class NodeScorer(Architecture):
     A hybrid has `trees` too (`TreeEnsemble`). The network reads their log-odds of a node and of its
     neighbours, and the logit is weighed: `part_weights` times that of the network and that of the
     trees, 1 and 0 until validation has chosen them.
+
+    With `label_trees` a graph may have labels. These trees read the columns of `trees` and those of
+    `describe_labels`, and their log-odds are a third part of the logit of each of its nodes:
+    `label_weights` times those of network, trees and label trees, plus a constant; first those of
+    nodes without a known label within two steps, then those of nodes with one. Nothing that moves
+    reads a label, so the energy and its states are the same with labels and without.
     """
 
     task = "anomaly"
     config: NodeConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     part_weights: Tensor
+    label_weights: Tensor
+    label_prior: Tensor
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__()
@@ -104,6 +125,9 @@ class NodeScorer(Architecture):
         )
         if config.trees is not None:
             self.register_buffer("part_weights", torch.tensor([1.0, 0.0]))
+        self.label_trees = None
+        if config.label_trees is not None:
+            self.add_label_trees(TreeEnsemble(config.label_trees), 0.5)
         self.embed = build_embedding(config)
         self.dropout = Dropout(config.state_dropout)
         self.chains = nn.ModuleList(
@@ -188,7 +212,8 @@ class NodeScorer(Architecture):
             for block in _blocks(chain):
                 state_ND = block.relax(state_ND, next(layouts), params)
             last.append(_blocks(chain)[-1].norm(state_ND))
-        return self.mix(self.head(self._first(x_ND), last), self.read_scores(table_NC))
+        logits_N = self.head(self._first(x_ND), last)
+        return self.mix(logits_N, *self.read_parts(batch, table_NC))
 
     @torch.no_grad()
     def infer(
@@ -196,9 +221,14 @@ class NodeScorer(Architecture):
         batch: GraphBatch,
         params: Sequence[DynamicsParams],
         control: StepControl = RUN_ALONE,
+        table_NC: Tensor | None = None,
     ) -> Output:
+        """Args:
+        table_NC: what `features.compute_table` gives of the batch, where it is known.
+        """
         batch = batch.to(self.device)
-        table_NC = self.features.compute_table(batch)
+        if table_NC is None:
+            table_NC = self.features.compute_table(batch)
         x_ND = self.embed_table(table_NC, control)
         last: list[Tensor] = []
         solutions: list[Solution] = []
@@ -210,23 +240,64 @@ class NodeScorer(Architecture):
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
-        logits_N = self.mix(self.head(self._first(x_ND), last), self.read_scores(table_NC))
-        return Output(logits_N, solutions)
+        logits_N = self.head(self._first(x_ND), last)
+        return Output(self.mix(logits_N, *self.read_parts(batch, table_NC)), solutions)
 
-    def read_scores(self, table_NC: Tensor | None) -> Tensor | None:
-        """The log-odds of the trees, float32 (N,): a column of the table of features. None
-        without trees or a table."""
+    def add_label_trees(self, trees: TreeEnsemble, prior: float) -> None:
+        """Let it read labels.
+
+        Args:
+            trees: fitted to the columns of `features.trees` and those of `describe_labels`.
+            prior: rate of fraud where nothing is known.
+
+        Raises:
+            ValueError: it has no other trees, or its edges are seen from one end, so that which
+                walks of two steps come back is not known from the number of neighbours.
+        """
+        if self.features.trees is None or not self.config.undirected or self.config.self_loops:
+            raise ValueError(
+                "Labels of neighbours need a hybrid whose edges are seen from both ends, without "
+                "loops: set `trees` and `undirected`, leave out `self_loops`."
+            )
+        config = self.config.model_copy(update={"label_trees": trees.shape})
+        self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.label_trees = trees
+        self.register_buffer("label_prior", torch.tensor(prior, dtype=torch.float64))
+        self.register_buffer("label_weights", torch.tensor([[1.0, 0.0, 0.0, 0.0]] * 2))
+
+    def read_parts(
+        self, batch: GraphBatch, table_NC: Tensor | None
+    ) -> tuple[Tensor | None, LabelScores | None]:
+        """What is mixed with the logits of the network: the log-odds of the trees, float32 (N,), a
+        column of the table of features, and those by labels of neighbours. None each without such
+        trees or a table, or without labels."""
         if table_NC is None or self.features.trees is None:
-            return None
+            return None, None
         column = self.features.count_node_columns(len(self.config.relations))
-        return table_NC[:, column].float()
+        scores_N = table_NC[:, column].float()
+        if self.label_trees is None or batch.labels_N is None:
+            return scores_N, None
+        labels_NC = describe_labels(batch, float(self.label_prior)).to(table_NC)
+        columns_NC = torch.cat([table_NC[:, :column], labels_NC], 1)
+        return scores_N, LabelScores(
+            self.label_trees(columns_NC, batch.x_NF).float(),
+            batch.labels_N != NOT_GIVEN,
+            is_labelled_around(labels_NC),
+        )
 
-    def mix(self, logits_N: Tensor, scores_N: Tensor | None) -> Tensor:
+    def mix(
+        self, logits_N: Tensor, scores_N: Tensor | None, by_labels: LabelScores | None = None
+    ) -> Tensor:
         """Weigh the logits of the network and those of its trees, if it has some."""
         if scores_N is None:
             return logits_N
         network, trees = self.part_weights
-        return network * logits_N + trees * scores_N
+        mixed_N = network * logits_N + trees * scores_N
+        if by_labels is None:
+            return mixed_N
+        network, trees, labels, constant = self.label_weights[by_labels.is_seen_N.long()].T
+        with_labels_N = network * logits_N + trees * scores_N + labels * by_labels.score_N
+        return torch.where(by_labels.is_given_N, with_labels_N + constant, mixed_N)
 
     def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of

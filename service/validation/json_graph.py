@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from service.validation.names import (
     order_columns,
     parse_relations,
 )
+from service.validation.node_labels import parse_labels
 
 _ARRAY_FIELDS = (
     *("x", "edge_index", "edge_type", "edge_attr", "node_ids"),
@@ -82,7 +83,9 @@ def parse_json_graph(
         graph, node_ids, rows = _from_rows(body, model, limits)
     else:
         graph, node_ids, rows = _from_arrays(body["graph"], model, limits)
-    return ParsedGraph(graph, node_ids, parse_targets(body.get("targets"), rows, graph.num_nodes))
+    targets = parse_targets(body.get("targets"), rows, graph.num_nodes)
+    labels = parse_labels(body.get("labels"), rows, graph.num_nodes)
+    return ParsedGraph(replace(graph, labels=labels), node_ids, targets)
 
 
 def check_graph_size(

@@ -34,6 +34,7 @@ from service.validation.names import (
     order_columns,
     relations_from_tensor,
 )
+from service.validation.node_labels import labels_from_tensor
 
 FLOAT_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGER_DTYPES = {"I32": np.int32, "I64": np.int64}
@@ -46,6 +47,7 @@ GRAPH_TENSORS: TensorSpecs = {
     "edge_attr": (FLOAT_DTYPES, (2,)),
     "edge_type": (INTEGER_DTYPES, (1,)),
     "targets": (INTEGER_DTYPES, (1,)),
+    "labels": ({"I8": np.int8} | INTEGER_DTYPES, (1,)),
 }
 Tensors = dict[str, np.ndarray]
 _MAX_HEADER_BYTES = 4 << 20  # parsing JSON of this size blocks other threads for 30 ms
@@ -130,7 +132,8 @@ def graph_from_tensors(
     at_names = pointer_builder("edge_feature_names")
     columns = match_edge_features(names.get("edge_feature_names"), model.edge_features, at_names)
     attr = edge_attr_from_tensor(tensors.get("edge_attr"), num_edges, model.edge_features, at_attr)
-    graph = Graph(x, edge_index, edge_type, order_columns(attr, columns))
+    labels = labels_from_tensor(tensors.get("labels"), num_nodes)
+    graph = Graph(x, edge_index, edge_type, order_columns(attr, columns), labels=labels)
     return ParsedGraph(graph, node_ids, targets)
 
 

@@ -19,7 +19,7 @@ from service.validation.json_body import parse_json_object
 from service.validation.json_graph import parse_json_graph
 from service.workers.large_json import LARGE_BODY_BYTES, LENGTH_BYTES
 
-_GRAPH_FIELDS = ("graph", "nodes", "edges", "targets", "transactions")
+_GRAPH_FIELDS = ("graph", "nodes", "edges", "targets", "labels", "transactions")
 _MAX_FIELDS = 64
 _MAX_REST_BYTES = 1 << 16  # bytes of JSON
 
@@ -102,6 +102,7 @@ def _arrays(fields: dict[str, Any], reader: _Schema, limits: _Limits) -> dict[st
         "edge_attr": named.graph.edge_attr if reader.edge_features else None,
         "edge_type": named.graph.edge_type,
         "targets": named.targets,
+        "labels": named.graph.labels,
     }
     return {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.inputs.graph import UNKNOWN
 from service.endpoints.anomaly.infer import Scored, iterate_results, named, table
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.reasons import reasons_to_tensors
@@ -25,6 +26,8 @@ def encode_scores(task: ScoreInputs, scored: Scored, form: str) -> ResponsePaylo
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }
+    if (labels := task.graph.labels) is not None:
+        document["labels_known"] = int((labels != UNKNOWN).sum())
     if form == SAFETENSORS:
         columns, threshold = table(task, scored.logits_N)
         arrays = {f"results.{name}": column for name, column in columns.items()}

@@ -223,6 +223,12 @@ def parse_score(
     require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
+    is_sent = opened.fields.get("labels") is not None
+    if is_sent and any(
+        opened.fields.get(name) is not None for name in ("graph_id", "transactions")
+    ):
+        rule = "Labels are read with a graph that is sent. Leave out `labels`, or send the graph."
+        raise make_graph_problem_at("/labels", "not_read", rule)
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, rule, model, settings)
     if opened.fields.get("neighborhood") is not None:
@@ -281,6 +287,12 @@ def _to_inputs(
 ) -> ScoreInputs:
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
+    if named.graph.labels is not None and model.network.label_trees is None:
+        detail = (
+            "This model reads no labels. Leave out `labels`, or choose a model whose "
+            "GET /models/{name} has `label_trees`."
+        )
+        raise make_graph_problem_at("/labels", "not_read", detail)
     return ScoreInputs(
         model,
         named.graph,

@@ -50,13 +50,31 @@ class GraphRequest(ScoreEnvelope):
     )
 
 
-class ArrayScoreRequest(GraphRequest):
+class KnownLabel(Strict):
+    """What is known of a node."""
+
+    node_id: NodeId
+    label: Literal[0, 1] = Field(description="1 fraud, 0 none")
+
+
+class LabelledGraphRequest(GraphRequest):
+    """What a request with a graph may carry beside it."""
+
+    labels: list[KnownLabel] | None = Field(
+        None,
+        description="labels that are known, at most one of each node, for models that have "
+        "`label_trees` in GET /models/{name}; a node is scored by those of its neighbours, never "
+        "by its own",
+    )
+
+
+class ArrayScoreRequest(LabelledGraphRequest):
     """Score the nodes of a graph given as arrays."""
 
     graph: ArrayGraph
 
 
-class RowScoreRequest(GraphRequest):
+class RowScoreRequest(LabelledGraphRequest):
     """Score the nodes of a graph given row by row."""
 
     nodes: list[NodeRow] = Field(min_length=1)
@@ -174,6 +192,11 @@ class ScoreDetails(BaseModel):
     model: ModelRef
     dynamics: ResolvedDynamics
     convergence: Convergence
+    labels_known: int | SkipJsonSchema[None] = Field(
+        None,
+        description="labels that the scores are by, where `labels` were sent",
+        json_schema_extra=absent,
+    )
     timings_ms: Timings
     request_id: str
 

@@ -12,7 +12,9 @@ from service.endpoints.models.schemas import (
     CompleteLimits,
     CompleterDetail,
     ImageLimits,
+    LabelTrees,
     ModelSummary,
+    PartWeights,
     RecogniserDetail,
     ScorerDetail,
     TaskBody,
@@ -90,6 +92,7 @@ def describe_model(model: Model[Any], settings: Settings) -> ModelDetail:
         neighborhood=manifest.neighborhood,
         transactions=manifest.transactions,
         trees=_trees(model),
+        label_trees=_label_trees(model),
         calibration=manifest.calibration,
     )
 
@@ -104,6 +107,25 @@ def _trees(model: Scorer) -> Trees | None:
         count=trees.shape.trees,
         network_weight=of_network,
         trees_weight=of_trees,
+    )
+
+
+def _label_trees(model: Scorer) -> LabelTrees | None:
+    network = model.network
+    if network.label_trees is None:
+        return None
+    names = PartWeights.model_fields
+    far, near = (
+        PartWeights.model_validate(dict(zip(names, weights, strict=True)))
+        for weights in network.label_weights.tolist()
+    )
+    shape = network.label_trees.shape
+    return LabelTrees(
+        folds=shape.folds,
+        count=shape.trees,
+        prior=float(network.label_prior),
+        without_label_near=far,
+        with_label_near=near,
     )
 
 

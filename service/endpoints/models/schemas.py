@@ -94,6 +94,28 @@ class Trees(BaseModel):
     trees_weight: float
 
 
+class PartWeights(BaseModel):
+    """The log-odds of each part are multiplied by its weight, and `constant` is added."""
+
+    network: float
+    trees: float
+    label_trees: float
+    constant: float
+
+
+class LabelTrees(BaseModel):
+    """Boosted trees that read labels of neighbours, where a request has `labels`: what `score` is
+    then."""
+
+    folds: int
+    count: int
+    prior: float = Field(description="rate of fraud where no label is known")
+    without_label_near: PartWeights = Field(
+        description="of nodes with no known label within two steps"
+    )
+    with_label_near: PartWeights
+
+
 class ScorerDetail(ModelDetail):
     """Everything there is to know about a model of POST /anomaly/score but its weights."""
 
@@ -119,6 +141,7 @@ class ScorerDetail(ModelDetail):
         "features made of them; null if it reads graphs"
     )
     trees: Trees | None = Field(description="null unless the model is a hybrid")
+    label_trees: LabelTrees | None = Field(description="null unless the model reads `labels`")
     calibration: Calibration
     limits: GraphLimits
 

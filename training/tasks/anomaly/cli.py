@@ -51,6 +51,7 @@ from training.tasks.anomaly.configs import (
     ABLATIONS,
     DEFAULT_FANOUTS,
     HYBRID,
+    WITH_LABELS,
     node_train_config,
     smoke_node_config,
 )
@@ -113,6 +114,9 @@ def anomaly(
     hybrid: Annotated[
         bool, typer.Option(help="with boosted trees that the network reads and is mixed with")
     ] = False,
+    labels: Annotated[
+        bool, typer.Option(help="a hybrid that reads labels of neighbours too, where they are sent")
+    ] = False,
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
@@ -160,9 +164,10 @@ def anomaly(
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
     size = source.graph.edge_index.shape[1]
-    if hybrid and ablation != "none":
-        raise typer.BadParameter("--ablation is of networks without trees: leave out --hybrid")
-    variant = HYBRID if hybrid else ablation
+    if (hybrid or labels) and ablation != "none":
+        given = "--hybrid" if hybrid else "--labels"
+        raise typer.BadParameter(f"--ablation is of networks without trees: leave out {given}")
+    variant = WITH_LABELS if labels else HYBRID if hybrid else ablation
     chosen = node_train_config(model, source.name, len(chosen_split.train), variant, edges=size)
     if smoke_test:
         chosen = smoke_node_config(chosen)
@@ -177,7 +182,8 @@ def anomaly(
         )
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
-    named = f"{model}-{source.name.removesuffix('-single')}{'-hybrid' if hybrid else ''}"
+    suffix = "" if variant == ablation else f"-{variant}"
+    named = f"{model}-{source.name.removesuffix('-single')}{suffix}"
     name, folder = checkpoint_folder(name or named, out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(chosen_split))
@@ -199,6 +205,12 @@ def anomaly(
             console.print(
                 f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "
                 f"macro-F1 {metrics.macro_f1:.4f}  recall@k {metrics.recall_at_k:.4f}"
+            )
+        if result.with_labels is not None:
+            shown = result.with_labels.parts["test"]
+            console.print(
+                f"test with labels of the training nodes: ROC-AUC {shown.roc_auc:.4f}  PR-AUC "
+                f"{shown.pr_auc:.4f}  macro-F1 {shown.macro_f1:.4f}"
             )
         typer.echo(f"{folder} {written.sha256}")
 
@@ -236,7 +248,8 @@ def table(
         str,
         typer.Option(
             help="comma-separated; cdat:no-w is an ablation, et:hybrid has boosted trees, "
-            "boosting_bag has these alone"
+            "boosting_bag has these alone; et:labels and boosting_bag:labels read labels of "
+            "neighbours too"
         ),
     ] = ("cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"),
     out: ResultsLogOption = None,

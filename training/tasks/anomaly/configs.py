@@ -11,6 +11,9 @@ from training.tasks.anomaly.task import NodeTrainConfig
 HYBRID = "hybrid"
 """The variant of a recipe with trees that the network reads."""
 
+WITH_LABELS = "labels"
+"""The variant of a hybrid that reads labels of neighbours."""
+
 ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "no-w": {"coupling_rank": 0},
@@ -30,7 +33,7 @@ def node_train_config(
     model: str, dataset: str, train_nodes: int, variant: str = "none", *, edges: int = 0
 ) -> NodeTrainConfig:
     """The recipe of `model` ("cdat" or "et") by the number of labelled training nodes; `variant` is
-    one of `ABLATIONS`, or `HYBRID`.
+    one of `ABLATIONS`, `HYBRID` or `WITH_LABELS`.
 
     A step sees the whole graph, or, where it has millions of `edges`, sampled neighbourhoods.
 
@@ -42,8 +45,8 @@ def node_train_config(
     """
     if model not in DYNAMICS:
         raise ValueError(f"unknown model {model!r}; known are {', '.join(DYNAMICS)}")
-    if variant not in {*ABLATIONS, HYBRID}:
-        known = ", ".join((*ABLATIONS, HYBRID))
+    if variant not in (variants := (*ABLATIONS, HYBRID, WITH_LABELS)):
+        known = ", ".join(variants)
         raise ValueError(f"unknown variant {variant!r}; known are {known}")
     config = ABLATIONS.get(variant, {})
     if model != "cdat" and {"coupling_rank", "inhibition"} & config.keys():
@@ -54,9 +57,9 @@ def node_train_config(
         chosen = replace(
             chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or DEFAULT_FANOUTS
         )
-    if variant == HYBRID:
+    if variant in (HYBRID, WITH_LABELS):
         config = {"hops": max(chosen.config["hops"], _HYBRID_HOPS), "deviation_hops": _HYBRID_HOPS}
-        chosen = replace(chosen, trees=BoostingConfig())
+        chosen = replace(chosen, trees=BoostingConfig(), labels=variant == WITH_LABELS)
     return replace(chosen, model=model, config=DYNAMICS[model] | chosen.config | config)
 
 

@@ -83,8 +83,19 @@ class NodeEvaluation:
 def evaluate_nodes(logits: np.ndarray, labels: np.ndarray, split: Split) -> NodeEvaluation:
     """Calibrate and choose the threshold on `split.val`, then measure every part."""
     calibration = fit_calibration(logits[split.val], labels[split.val])
+    threshold = find_best_threshold(calibration(logits[split.val]), labels[split.val])
+    return measure_nodes(logits, labels, split, calibration, threshold)
+
+
+def measure_nodes(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    split: Split,
+    calibration: Calibration,
+    threshold: float,
+) -> NodeEvaluation:
+    """Measure every part with a calibration and a threshold that are given."""
     probabilities = calibration(logits)
-    threshold = find_best_threshold(probabilities[split.val], labels[split.val])
     parts = {
         name: compute_node_metrics(probabilities[nodes], labels[nodes], threshold)
         for name, nodes in split.parts().items()

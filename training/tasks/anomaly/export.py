@@ -18,6 +18,13 @@ _PROTOCOL = (
     "weights from the training nodes; epoch, calibration and threshold from the validation nodes; "
     "feature bins from all nodes without labels; test nodes measured once, at the end"
 )
+_WITH_LABELS = "test_with_labels"
+"""Name of the metrics of test nodes where the labels of the training nodes are known."""
+_LABELS_PROTOCOL = (
+    "and with labels of neighbours, those of the training nodes, in `test_with_labels`: trees in "
+    "the same folds, weights of all parts from the validation nodes, and the calibration and the "
+    "threshold that the score without labels has"
+)
 _HYBRID_PROTOCOL = (
     "features, no labels of neighbours; trees in folds of the training nodes; weights of the "
     f"network and the trees from the validation nodes; {_PROTOCOL}"
@@ -29,6 +36,11 @@ def export_node_scorer(
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
+    protocol = _PROTOCOL if network.features.trees is None else _HYBRID_PROTOCOL
+    metrics = {part: metrics.to_dict() for part, metrics in evaluation.parts.items()}
+    if run.with_labels is not None:
+        protocol = f"{protocol}; {_LABELS_PROTOCOL}"
+        metrics[_WITH_LABELS] = run.with_labels.parts["test"].to_dict()
     graph, threshold = dataset.graph, evaluation.threshold
     reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
     manifest = build_manifest(
@@ -40,7 +52,7 @@ def export_node_scorer(
         seed=seed,
         unit="nodes",
         fingerprint=dataset.fingerprint(split),
-        protocol=_PROTOCOL if network.features.trees is None else _HYBRID_PROTOCOL,
+        protocol=protocol,
         features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x.T),
         edge_features=()
         if graph.edge_attr is None
@@ -49,7 +61,7 @@ def export_node_scorer(
         calibration=evaluation.calibration,
         energy=compute_request_energies(network, graph, split.train, reach),
         neighborhood=reach,
-        metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
+        metrics=metrics,
     )
     return save_checkpoint(
         folder, network, manifest, build_card(manifest, _card(manifest, dataset, network))

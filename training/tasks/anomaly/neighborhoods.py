@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from models.base import DynamicsParams
+from models.base import DynamicsParams, Output
 from models.inputs.graph import Graph, OutsideEdges
 from models.inputs.graph_batch import GraphBatch
 from models.inputs.neighbor_means import NeighborMeans, sum_outside_edges
@@ -43,16 +45,22 @@ def choose_neighborhood(
     Up to a thousand nodes are tried, whatever part of the data they are: no label of it is read.
     """
     batch = network.pack([graph])
-    whole_N = calibration(network.infer(batch, [DynamicsParams()]).logits.cpu().numpy())
+    table_NC = network.features.compute_table(batch)
+    whole_N = calibration(_infer(network, batch, table_NC).logits.cpu().numpy())
     tried = draw_sample(np.arange(graph.num_nodes), _TRIED)
     sampler = InducedSampler(network, graph, batch)
     allowed = int(len(tried) * (1 - _EQUAL))
 
+    def take(node: int, reach: tuple[int, int]) -> tuple[GraphBatch, Tensor]:
+        # The nodes of a part are described as in the whole graph.
+        part, rows = sampler.sample(np.array([node]), *reach)
+        return network.pack([part]), table_NC[torch.from_numpy(rows)]
+
     def count_different(reach: tuple[int, int], stop_after: int) -> int:
         different = 0
         for node in tried:
-            part = network.pack([sampler.sample(node[None], *reach)])
-            logits_N = network.infer(part, [DynamicsParams()]).logits.cpu().numpy()
+            part, part_NC = take(node, reach)
+            logits_N = _infer(network, part, part_NC).logits.cpu().numpy()
             probability = calibration(logits_N[:1])[0]
             different += (probability >= threshold) != (whole_N[node] >= threshold)
             if different > stop_after:
@@ -65,13 +73,13 @@ def choose_neighborhood(
         different = count_different(reach, stop_after)
         if different <= stop_after:
             break
-    parts = (sampler.sample(node[None], *reach) for node in draw_sample(nodes, _REFERENCES))
+    parts = (take(node, reach) for node in draw_sample(nodes, _REFERENCES))
     return NeighborhoodDefaults(
         hops=reach[0],
         max_neighbors=reach[1],
         labels_equal=1 - different / len(tried),
         nodes=len(tried),
-        energy=compute_quantiles_by_degree(network, (network.pack([part]) for part in parts)),
+        energy=compute_quantiles_by_degree(network, parts),
     )
 
 
@@ -83,27 +91,27 @@ def compute_request_energies(
     batch = network.pack([graph])
     sampler = InducedSampler(network, graph, batch)
     few, many = draw_sample(nodes, _REFERENCES), draw_sample(nodes, _REFERENCES // 4)
+    whole = (sampler.sample(node[None], reach.hops, reach.max_neighbors).graph for node in many)
     sampled = (
         sample_neighborhoods(batch, few),
         sample_neighborhoods(batch, many, LARGE_FANOUTS),
-        (
-            network.pack(
-                [replace(sampler.sample(node[None], reach.hops, reach.max_neighbors), outside=None)]
-            )
-            for node in many
-        ),
+        (network.pack([replace(part, outside=None)]) for part in whole),
     )
-    return compute_quantiles_by_degree(network, chain(*sampled))
+    return compute_quantiles_by_degree(network, ((part, None) for part in chain(*sampled)))
 
 
 def compute_quantiles_by_degree(
-    network: NodeScorer, graphs: Iterable[GraphBatch]
+    network: NodeScorer, graphs: Iterable[tuple[GraphBatch, Tensor | None]]
 ) -> EnergyReference:
     """Quantiles of the final energy per node of all `graphs`, and of those whose nodes have about
-    as many neighbours, in up to eight groups: from one to the other the energy is a line."""
+    as many neighbours, in up to eight groups: from one to the other the energy is a line.
+
+    Args:
+        graphs: each with the table of its features, where that is known.
+    """
     degrees, energies = list[float](), list[float]()
-    for graph in graphs:
-        output = network.infer(graph, [DynamicsParams()])
+    for graph, table_NC in graphs:
+        output = _infer(network, graph, table_NC)
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
         degrees += graph.log_degree_R
         energies.append(total / len(graph.x_NF))
@@ -141,6 +149,17 @@ def sample_neighborhoods(
         yield sampler.sample(np.array([node]), seed=int(node))[0]
 
 
+def _infer(network: NodeScorer, batch: GraphBatch, table_NC: Tensor | None) -> Output:
+    return network.infer(batch, [DynamicsParams()], table_NC=table_NC)
+
+
+class Part(NamedTuple):
+    """A part of a graph, and the rows of its nodes in the whole."""
+
+    graph: Graph
+    rows: np.ndarray
+
+
 @final
 class InducedSampler:
     """What a server takes of a stored graph to score one node: those around it, all edges between
@@ -158,8 +177,8 @@ class InducedSampler:
         self._means = NeighborMeans(self._rule, graph.x.shape[1])
         self._means.update(np.arange(graph.num_nodes), graph.x, self._neighbors)
 
-    def sample(self, nodes: np.ndarray, hops: int, max_neighbors: int) -> Graph:
-        """The graph around `nodes`, which come first; of more neighbours than `max_neighbors` that
+    def sample(self, nodes: np.ndarray, hops: int, max_neighbors: int) -> Part:
+        """The part around `nodes`, which come first; of more neighbours than `max_neighbors` that
         many are followed, by chance."""
         rng = np.random.default_rng(nodes)
         parts, count = [nodes], len(nodes)
@@ -193,7 +212,7 @@ class InducedSampler:
             outside=outside,
         )
         self._place[rows] = -1
-        return part
+        return Part(part, rows)
 
     def _sum_outside_edges(
         self, rows: np.ndarray, outward: np.ndarray, attr: np.ndarray

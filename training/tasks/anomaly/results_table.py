@@ -19,6 +19,7 @@ from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import BAG, GRAPH_BASELINES, TREE_MODELS, fit_bag, fit_trees
 from training.tasks.anomaly.configs import HYBRID, node_train_config
 from training.tasks.anomaly.evaluate import evaluate_nodes
+from training.tasks.anomaly.neighbor_labels import append_label_columns
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import network_config, train_node_scorer
 from training.trainer import count_parameters
@@ -64,9 +65,10 @@ def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeTrainConfi
     gets CDAT's, the bag that of a hybrid."""
     base, _, variant = model.partition(":")
     known = base if base in ARCHITECTURES else "cdat"
-    variant = HYBRID if model == BAG else variant or "none"
+    if base == BAG:
+        variant = variant or HYBRID
     edges = dataset.graph.edge_index.shape[1]
-    return node_train_config(known, dataset.name, len(split.train), variant, edges=edges)
+    return node_train_config(known, dataset.name, len(split.train), variant or "none", edges=edges)
 
 
 def _mark(model: str, chosen: NodeTrainConfig, data: str) -> str:
@@ -90,7 +92,7 @@ def _row(
     progress: Progress,
 ) -> dict[str, Any]:
     base = model.partition(":")[0]
-    if model in (*TREE_MODELS, BAG):
+    if base in (*TREE_MODELS, BAG):
         config = network_config(dataset, chosen)
         batch = pack_graphs(
             [dataset.graph],
@@ -103,7 +105,9 @@ def _row(
             deviation_hops=config.deviation_hops,
         )
         table = features.compute_table(batch).numpy()
-        if model == BAG:
+        if base == BAG:
+            if chosen.labels:
+                table = append_label_columns(table, batch, dataset.labels, split)
             logits, val, setting = fit_bag(table, dataset.graph.x, dataset.labels, split, 0)
         else:
             logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
@@ -114,7 +118,7 @@ def _row(
             dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
         size = count_parameters(result.result.network)
-        evaluation, val = result.evaluation, result.result.best_val
+        evaluation, val = result.with_labels or result.evaluation, result.result.best_val
         setting = f"epoch {result.result.best_epoch}, {size} parameters"
     return {
         "dataset": dataset.name,

@@ -75,8 +75,8 @@ def fit_stacked_trees(
 
 
 def fit_part_weights(parts_nE: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Weights (E,) of the log-odds of several parts, none below zero, of the lowest cross entropy
-    of their weighed sum with a constant.
+    """Weights (E + 1,) of the log-odds of several parts, none below zero, and a constant, of the
+    lowest cross entropy of their weighed sum.
 
     Args:
         parts_nE: log-odds of nodes to choose by.
@@ -93,8 +93,8 @@ def fit_part_weights(parts_nE: np.ndarray, labels: np.ndarray) -> np.ndarray:
     parts = parts_nE.shape[1]
     start = np.r_[np.full(parts, 1 / parts), 0.0]
     bounds = [(0.0, None)] * parts + [(None, None)]
-    weights = minimize(cross_entropy, start, jac=True, bounds=bounds).x[:-1]
-    return weights if weights.any() else start[:-1]
+    weights = minimize(cross_entropy, start, jac=True, bounds=bounds).x
+    return weights if weights[:-1].any() else start
 
 
 def read_boosting(model: HistGradientBoostingClassifier) -> tuple[float, list[Tree]]:

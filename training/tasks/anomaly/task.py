@@ -34,7 +34,7 @@ class NodeTrainConfig:
     `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
     2006): with few labels, what a network must not do is use every column.
 
-    With `trees` the model is a hybrid.
+    With `trees` the model is a hybrid, with `labels` one that reads labels of neighbours too.
     """
 
     model: str
@@ -48,13 +48,14 @@ class NodeTrainConfig:
     fanouts: tuple[int, ...] | None = None
     sparsity: float = 0.0
     trees: BoostingConfig | None = None
+    labels: bool = False
     check_every: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; without trees as before there were any, so that results kept since then are
-        still known."""
+        """As JSON, without what is off of `trees` and `labels`, so that results that were kept
+        before there were any are still known."""
         values = asdict(self)
-        return values if self.trees else {k: v for k, v in values.items() if k != "trees"}
+        return {k: v for k, v in values.items() if v or k not in ("trees", "labels")}
 
     @property
     def centralise(self) -> bool:

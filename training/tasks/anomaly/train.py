@@ -17,7 +17,8 @@ from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
-from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
+from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes, measure_nodes
+from training.tasks.anomaly.neighbor_labels import fit_label_trees
 from training.tasks.anomaly.stacked_trees import fit_part_weights, fit_stacked_trees
 from training.tasks.anomaly.task import NodeTrainConfig, NodeTrainingTask
 from training.trainer import TrainResult, fit
@@ -25,13 +26,15 @@ from training.trainer import TrainResult, fit
 
 @dataclass(frozen=True)
 class NodeRun:
-    """A fitted network, its logits (N,) of every node, and their evaluation."""
+    """A fitted network, its logits (N,) of every node, and their evaluation: `with_labels` of
+    those that it gives where the labels of the training nodes are known."""
 
     result: TrainResult
     logits: np.ndarray
     evaluation: NodeEvaluation
     network: NodeScorer
     train_config: NodeTrainConfig
+    with_labels: NodeEvaluation | None = None
 
 
 def network_config(dataset: NodeDataset, recipe: NodeTrainConfig) -> NodeConfig:
@@ -57,7 +60,8 @@ def train_node_scorer(
 
     `baseline` names a network of `training.tasks.anomaly.baselines` to train in its stead, on the
     same features with the same loop, embedding, width and dropout, and a layer for each step. With
-    `recipe.trees` it reads the same trees, and its logits are mixed with theirs likewise.
+    `recipe.trees` it reads the same trees, and its logits are mixed with theirs likewise, and with
+    those of trees that read labels of neighbours with `recipe.labels`.
 
     Raises:
         ValueError: a part of the split has nodes of one label only.
@@ -85,12 +89,21 @@ def train_node_scorer(
         network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
     )
     logits = problem.predict(network)
+    network_logits = logits
     if recipe.trees is not None:
-        scores_N = architecture.read_scores(architecture.to("cpu").features.compute_table(batch))
+        architecture.to("cpu")
+        scores_N, _ = architecture.read_parts(batch, architecture.features.compute_table(batch))
         assert scores_N is not None
         parts_NE = np.stack([logits, scores_N.numpy()], 1)
-        weights = fit_part_weights(parts_NE[split.val], labels[split.val]).astype(np.float32)
+        *weights, _ = fit_part_weights(parts_NE[split.val], labels[split.val])
+        weights = np.array(weights, np.float32)
         architecture.part_weights.copy_(torch.from_numpy(weights))
         logits = parts_NE @ weights
-    evaluation = evaluate_nodes(logits, dataset.labels, split)
-    return NodeRun(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe)
+    evaluation, with_labels = evaluate_nodes(logits, labels, split), None
+    if recipe.labels:
+        assert recipe.trees is not None
+        chosen = evaluation.calibration, evaluation.threshold
+        known = labels, split, recipe.trees, chosen[0], seed
+        shown_N = fit_label_trees(architecture, batch, network_logits, *known)
+        with_labels = measure_nodes(shown_N, labels, split, *chosen)
+    return NodeRun(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe, with_labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from models.architectures.et import ET, ETConfig
 from models.base import DynamicsParams
@@ -51,7 +52,7 @@ def test_training_takes_what_the_server_takes(graph, network, most) -> None:
     stored = DynamicGraph(schema, GraphSnapshot(graph, list(range(NODES)), 0))
     sampler = InducedSampler(network, graph, network.pack([graph]))
     for node in (0, 17, 299):
-        ours = sampler.sample(np.array([node]), 2, most)
+        ours, rows = sampler.sample(np.array([node]), 2, most)
         theirs = stored.sample_neighborhood(
             [node], 2, most, 0, 1 << 20, 1 << 20, network.neighbor_rule
         )
@@ -60,11 +61,13 @@ def test_training_takes_what_the_server_takes(graph, network, most) -> None:
             assert 1 < theirs.graph.num_nodes <= 7
             continue
         assert ours.num_nodes == theirs.graph.num_nodes
-        one, other = (
-            network.infer(network.pack([part]), [DynamicsParams()]).logits[0].item()
-            for part in (ours, theirs.graph)
-        )
-        assert one == pytest.approx(other, abs=1e-5)
+        one, other = (network.pack([part]) for part in (ours, theirs.graph))
+        right = network.infer(one, [DynamicsParams()]).logits[0].item()
+        logits = network.infer(other, [DynamicsParams()]).logits
+        assert logits[0].item() == pytest.approx(right, abs=1e-5)
+        whole_NC = network.features.compute_table(network.pack([graph]))
+        known = network.infer(one, [DynamicsParams()], table_NC=whole_NC[torch.from_numpy(rows)])
+        assert known.logits[0].item() == pytest.approx(right, abs=1e-5)
 
 
 @pytest.mark.parametrize("graph", [0], indirect=True, ids=["plain"])

@@ -59,8 +59,9 @@ def test_weights_of_parts() -> None:
     labels = (rng.random(20_000) < 1 / (1 + np.exp(-truth))).astype(int)
     noise = rng.standard_normal((20_000, 2))
     parts = np.stack([2 * truth, noise[:, 0], noise[:, 1] - truth], 1)
-    weights = fit_part_weights(parts, labels)
+    *weights, constant = fit_part_weights(parts, labels)
     assert weights[0] == pytest.approx(0.5, abs=0.03)
     assert weights[1] == pytest.approx(0.0, abs=0.03)
     assert weights[2] == pytest.approx(0.0, abs=0.03)
-    assert fit_part_weights(-truth[:, None], labels).tolist() == [1.0]
+    assert constant == pytest.approx(0.0, abs=0.05)
+    assert fit_part_weights(-truth[:, None], labels).tolist() == [1.0, 0.0]

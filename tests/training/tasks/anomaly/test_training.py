@@ -76,7 +76,7 @@ def test_a_hybrid_reads_trees_and_is_served_as_it_was_evaluated(
     np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
     of_network, of_trees = network.part_weights.tolist()
     assert of_network > 0 or of_trees > 0
-    scores_N = network.read_scores(network.features.compute_table(batch))
+    scores_N = network.read_parts(batch, network.features.compute_table(batch))[0]
     assert scores_N is not None
     own = (served.logits.numpy() - of_trees * scores_N.numpy()) / of_network
     assert np.ptp(own) > 0.1  # the network adds something of its own

@@ -111,7 +111,7 @@ def _compute_energy_reference(
     a server scores them in."""
     rows = draw_sample(described.split.train, 2000)
     graphs = (described.build_graph(np.array([row]))[0] for row in rows)
-    return compute_quantiles_by_degree(network, (network.pack([graph]) for graph in graphs))
+    return compute_quantiles_by_degree(network, ((network.pack([each]), None) for each in graphs))
 
 
 def _card(

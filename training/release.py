@@ -59,7 +59,7 @@ def _payments(data: Path | None = None, **given: Any) -> None:
 SHIPPED_CHECKPOINTS: dict[str, Callable[..., None]] = {
     "cdat-tolokers": partial(anomaly, "cdat", "tolokers"),
     "et-tolokers": partial(anomaly, "et", "tolokers"),
-    "et-tolokers-hybrid": partial(anomaly, "et", "tolokers", hybrid=True),
+    "et-tolokers-hybrid": partial(anomaly, "et", "tolokers", labels=True),
     "cdat-amazon": partial(_one_relation, "amazon"),
     "cdat-yelpchi": partial(_one_relation, "yelpchi"),
     "cdat-payments": _payments,

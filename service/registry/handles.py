@@ -157,7 +157,9 @@ class Scorer(Model[NodeScorer]):
         nodes, features = (len(self.relations), 2), len(self.features)
         rule = self.network.neighbor_rule
         sums = np.zeros((*nodes, rule.hops, rule.width(features)))
-        return OutsideNeighbors(np.zeros(nodes), sums, np.zeros((*nodes, features + 1)))
+        scores = None if rule.trees is None else np.zeros(nodes)
+        squares = np.zeros((*nodes, features + 1))
+        return OutsideNeighbors(np.zeros(nodes), sums, squares, scores=scores)
 
 
 @final

@@ -1,0 +1,229 @@
+"""Labels of neighbours in `POST /anomaly/score`, from a model that was trained to read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.numpy
+from basin_client import Client
+from basin_client.graphs import Graph as ClientGraph
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+from models.base import DynamicsParams
+from models.checkpoint import load_checkpoint
+from models.inputs.graph import UNKNOWN, Graph
+from service.endpoints.anomaly.schemas import ScoreResponse
+from service.workers.large_json import MAX_INLINE_BYTES
+from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.support.server import Start, answers_with, wait_until
+from training.__main__ import app
+
+MODEL = "et-labels"
+GROUPS, OF_EACH = 150, 5
+NODES = GROUPS * OF_EACH
+
+
+class Cliques:
+    """Groups of nodes that all know each other. A group is fraud or not; a node hardly shows it."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(0)
+        fraud = np.repeat(rng.random(GROUPS) < 0.3, OF_EACH)
+        self.labels = fraud.astype(int)
+        self.x = (0.3 * fraud[:, None] + rng.standard_normal((NODES, 3))).astype(np.float32)
+        inside = [(i, j) for i in range(OF_EACH) for j in range(i)]
+        self.edges = np.array(
+            [(first + i, first + j) for first in range(0, NODES, OF_EACH) for i, j in inside]
+        ).T
+        self.ids = [f"account-{i}" for i in range(NODES)]
+        nodes = pd.DataFrame(self.x, columns=["a", "b", "c"])
+        nodes.insert(0, "id", self.ids)
+        nodes.assign(is_fraud=self.labels).to_csv(folder / "nodes.csv", index=False)
+        ends = np.array(self.ids)[self.edges]
+        pd.DataFrame(ends.T, columns=["source", "target"]).to_csv(folder / "e.csv", index=False)
+        options = {
+            "--nodes": folder / "nodes.csv",
+            "--edges": folder / "e.csv",
+            "--split-out": folder / "split.csv",
+            "--name": MODEL,
+            "--out": folder / "models" / MODEL,
+            "--run-folder": folder / "run",
+        }
+        given = [str(part) for pair in options.items() for part in pair]
+        command = ["anomaly", "--model", "et", "--labels", "--smoke", "--device", "cpu", *given]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        self.output, self.models = result.output, folder / "models"
+        self.part = (
+            pd.read_csv(folder / "split.csv", index_col=0).iloc[:, 0].loc[self.ids].to_numpy()
+        )
+
+    @property
+    def known(self) -> np.ndarray:
+        """The labels of those that it was trained on."""
+        return np.where(self.part == "train", self.labels, UNKNOWN).astype(np.int8)
+
+    def body(self, labels: np.ndarray | None = None, **rest: Any) -> dict[str, Any]:
+        graph = {"x": self.x.tolist(), "edge_index": self.edges.tolist(), "node_ids": self.ids}
+        return {"graph": graph, **self.entries(labels), **rest}
+
+    def rows(self, labels: np.ndarray | None = None) -> dict[str, Any]:
+        nodes = [{"id": name, "x": x} for name, x in zip(self.ids, self.x.tolist(), strict=True)]
+        pairs = ((self.ids[i], self.ids[j]) for i, j in self.edges.T)
+        edges = [{"source": source, "target": target} for source, target in pairs]
+        return {"nodes": nodes, "edges": edges, **self.entries(labels)}
+
+    def entries(self, labels: np.ndarray | None) -> dict[str, Any]:
+        if labels is None:
+            return {}
+        known = np.flatnonzero(labels != UNKNOWN)
+        return {"labels": [{"node_id": self.ids[i], "label": int(labels[i])} for i in known]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Cliques:
+    return Cliques(tmp_path_factory.mktemp("labels"))
+
+
+@pytest.fixture(scope="module")
+def url(data: Cliques, start: Start, checkpoints: Path) -> str:
+    for name in ("et-small",):
+        (data.models / name).symlink_to(checkpoints / name)
+    server = start(checkpoints=data.models, default_anomaly_model=MODEL)
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    return server.url
+
+
+def post(url: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{url}/anomaly/score", json=body, timeout=60)
+
+
+def read_scores(response: httpx.Response) -> np.ndarray:
+    assert response.status_code == 200, response.text
+    ScoreResponse.model_validate_json(response.content)
+    return np.array([result["score"] for result in response.json()["results"]])
+
+
+def test_scores_are_those_of_training_and_labels_help(data: Cliques, url: str) -> None:
+    test = data.part == "test"
+    metrics = load_checkpoint(data.models / MODEL).manifest.metrics
+    figures = dict[str, float]()
+    for name, labels in (("test", None), ("test_with_labels", data.known)):
+        scores = read_scores(post(url, data.body(labels)))
+        figures[name] = float(roc_auc_score(data.labels[test], scores[test]))
+        assert figures[name] == pytest.approx(metrics[name]["roc_auc"], abs=1e-9)
+    assert figures["test_with_labels"] > figures["test"] + 0.05
+    assert f"{figures['test_with_labels']:.4f}" in data.output
+
+
+def test_each_form_of_a_request_is_the_same(data: Cliques, url: str) -> None:
+    network = load_checkpoint(data.models / MODEL).network
+    graph = Graph(data.x, data.edges, labels=data.known)
+    right = network.infer(network.pack([graph]), [DynamicsParams()]).logits.numpy()
+    padded = data.body(data.known) | {"model": MODEL}
+    edges = np.ascontiguousarray(data.edges)
+    arrays = {"x": data.x, "edge_index": edges, "labels": data.known}
+    tensors = safetensors.numpy.save(arrays)
+    headers = {"content-type": "application/vnd.safetensors"}
+    answers = [
+        post(url, data.body(data.known)),
+        post(url, data.rows(data.known)),
+        httpx.post(f"{url}/anomaly/score", content=tensors, headers=headers),
+        # Large enough to be parsed in another process.
+        httpx.post(
+            f"{url}/anomaly/score",
+            content=httpx.Request("POST", url, json=padded).content + b" " * MAX_INLINE_BYTES,
+            headers={"content-type": "application/json"},
+            timeout=60,
+        ),
+    ]
+    for answer in answers:
+        np.testing.assert_allclose(read_scores(answer), right, atol=1e-5)
+        assert answer.json()["labels_known"] == (data.known != UNKNOWN).sum()
+    with Client(url) as client:
+        found = client.score(ClientGraph(data.x, data.edges, labels=data.known), model=MODEL)
+        np.testing.assert_allclose(found.score, right, atol=1e-5)
+
+
+def test_no_labels_and_no_known_labels_are_two_things(data: Cliques, url: str) -> None:
+    answer = post(url, data.body(np.full(NODES, UNKNOWN)))
+    assert answer.json()["labels_known"] == 0
+    assert "labels_known" not in post(url, data.body()).json()
+    assert (read_scores(answer) != read_scores(post(url, data.body()))).any()
+
+
+def test_an_explanation_is_of_the_score_with_labels(data: Cliques, url: str) -> None:
+    body = data.body(data.known, include=["explanation"], targets=[data.ids[0]])
+    [result] = post(url, body).json()["results"]
+    whole = read_scores(post(url, data.body(data.known)))
+    assert result["score"] == pytest.approx(whole[0], abs=1e-5)
+    explanation = result["explanation"]
+    assert explanation["value"] == pytest.approx(whole[0], abs=1e-5)
+    # Who is labelled and taken away moves the score.
+    assert explanation["neighbours"]["supports"]
+
+
+def test_the_model_says_that_it_reads_labels(url: str) -> None:
+    told = httpx.get(f"{url}/models/{MODEL}").json()["label_trees"]
+    assert told["count"] > 0
+    assert told["with_label_near"]["label_trees"] > 0
+    assert httpx.get(f"{url}/models/et-small").json()["label_trees"] is None
+
+
+ENTRY = {"node_id": "account-0", "label": 1}
+
+
+@pytest.mark.parametrize(
+    ("labels", "code", "at"),
+    [
+        ({}, "wrong_type", "/labels"),
+        ([1], "wrong_type", "/labels/0"),
+        ([{"node_id": "account-0"}], "missing", "/labels/0/label"),
+        ([ENTRY | {"x": 1}], "unknown_field", "/labels/0/x"),
+        ([ENTRY, ENTRY], "duplicate", "/labels/1/node_id"),
+        ([ENTRY | {"node_id": "nobody"}], "unknown_node", "/labels/0/node_id"),
+        ([ENTRY | {"node_id": 0}], "unknown_node", "/labels/0/node_id"),
+        ([ENTRY | {"label": 2}], "out_of_range", "/labels/0/label"),
+        ([ENTRY | {"label": True}], "wrong_type", "/labels/0/label"),
+        ([ENTRY | {"label": None}], "wrong_type", "/labels/0/label"),
+    ],
+    ids=str,
+)
+def test_bad_labels_are_refused(
+    data: Cliques, url: str, labels: object, code: str, at: str
+) -> None:
+    check(post(url, data.body() | {"labels": labels}), 422, "invalid-graph", code, at)
+
+
+@pytest.mark.parametrize(
+    ("labels", "code"),
+    [
+        (np.zeros(NODES - 1, np.int8), "wrong_shape"),
+        (np.full(NODES, 2, np.int8), "out_of_range"),
+        (np.full(NODES, -2, np.int64), "out_of_range"),
+        (np.zeros(NODES, np.float32), "wrong_dtype"),
+    ],
+    ids=["fewer", "two", "minus two", "floats"],
+)
+def test_bad_tensors_of_labels_are_refused(
+    data: Cliques, url: str, labels: np.ndarray, code: str
+) -> None:
+    body = safetensors.numpy.save({"x": data.x, "edge_index": data.edges, "labels": labels})
+    headers = {"content-type": "application/vnd.safetensors"}
+    answer = httpx.post(f"{url}/anomaly/score", content=body, headers=headers)
+    check(answer, 422, "invalid-graph", code)
+
+
+def test_labels_are_refused_where_nothing_reads_them(data: Cliques, url: str, sample) -> None:
+    one = sample(1)
+    labels = [{"node_id": one.node_ids[0], "label": 1}]
+    body = one.arrays(model="et-small", labels=labels)
+    check(post(url, body), 422, "invalid-graph", "not_read", "/labels")
+    stored = {"graph_id": "some", "targets": ["account-0"], "labels": [ENTRY]}
+    check(post(url, stored), 422, "invalid-graph", "not_read", "/labels")

@@ -62,6 +62,13 @@ def score(
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the nodes with labels that are known, 1 for fraud, blank if not known, "
+            "for a model that reads labels of neighbours."
+        ),
+    ] = None,
     model: Model = None,
     params: Params = None,
     server: Server = None,
@@ -93,6 +100,8 @@ def score(
     """
     if bulk is not None and server is not None:
         raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")
+    if bulk is not None and label is not None:
+        raise typer.BadParameter("--bulk reads no labels: leave out --label, or --drop the column.")
     if bulk is None and (parts is not None or ray is not None):
         raise typer.BadParameter("--parts and --ray need --bulk.")
     if str(nodes) == str(edges) == "-":
@@ -129,7 +138,8 @@ def score(
         edge_table = read_table(edges, separator=separator, encoding=encoding)
         with connect(server, key) as client:
             table, convergence = _score_tables(
-                client, node_table, edge_table, target_ids, options, model, parse_dynamics(params)
+                *(client, node_table, edge_table, label, target_ids, options, model),
+                parse_dynamics(params),
             )
     write_table(table, out, as_json=as_json)
     _print_convergence(convergence)
@@ -139,13 +149,14 @@ def _score_tables(
     client: Client,
     nodes: Table,
     edges: Table,
+    label: str | None,
     targets: pd.Series | None,
     options: ColumnOptions,
     model: str | None,
     dynamics: Dynamics | None,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the scores beside the columns that the model does not read, and the convergence."""
-    read = graph_from_tables(nodes, edges, client.graph_schema(model), options)
+    read = graph_from_tables(nodes, edges, client.graph_schema(model), options, label)
     for note in read.notes:
         tell(note)
     rows = np.arange(len(read.ids))

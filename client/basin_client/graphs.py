@@ -67,6 +67,7 @@ class Graph:
             feature_names=graph.features,
             relation_names=graph.relations if has_types else None,
             edge_feature_names=graph.edge_features or None,
+            labels=graph.labels,
         )
 
     def arrays(self) -> dict[str, np.ndarray]:

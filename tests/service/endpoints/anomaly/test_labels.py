@@ -15,6 +15,7 @@ from basin_client.graphs import Graph as ClientGraph
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
+from basin.cli import app as basin_app
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
 from models.inputs.graph import UNKNOWN, Graph
@@ -59,7 +60,7 @@ class Cliques:
         command = ["anomaly", "--model", "et", "--labels", "--smoke", "--device", "cpu", *given]
         result = CliRunner().invoke(app, command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
-        self.output, self.models = result.output, folder / "models"
+        self.folder, self.output, self.models = folder, result.output, folder / "models"
         self.part = (
             pd.read_csv(folder / "split.csv", index_col=0).iloc[:, 0].loc[self.ids].to_numpy()
         )
@@ -93,8 +94,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Cliques:
 
 @pytest.fixture(scope="module")
 def url(data: Cliques, start: Start, checkpoints: Path) -> str:
-    for name in ("et-small",):
-        (data.models / name).symlink_to(checkpoints / name)
+    (data.models / "et-small").symlink_to(checkpoints / "et-small")
     server = start(checkpoints=data.models, default_anomaly_model=MODEL)
     wait_until(lambda: answers_with(server, "/health/ready", 200))
     return server.url
@@ -227,3 +227,28 @@ def test_labels_are_refused_where_nothing_reads_them(data: Cliques, url: str, sa
     check(post(url, body), 422, "invalid-graph", "not_read", "/labels")
     stored = {"graph_id": "some", "targets": ["account-0"], "labels": [ENTRY]}
     check(post(url, stored), 422, "invalid-graph", "not_read", "/labels")
+
+
+def test_the_command_line_reads_a_column_of_labels(data: Cliques, url: str, tmp_path: Path) -> None:
+    nodes, edges = data.folder / "nodes.csv", data.folder / "e.csv"
+    known = pd.read_csv(nodes).assign(is_fraud=data.known).replace({"is_fraud": {UNKNOWN: None}})
+    known.to_csv(tmp_path / "known.csv", index=False)
+
+    def score(*options: str) -> pd.DataFrame:
+        out = tmp_path / "out.csv"
+        command = ["score", str(tmp_path / "known.csv"), str(edges), "--server", url]
+        result = CliRunner().invoke(basin_app, [*command, "--out", str(out), *options])
+        assert result.exit_code == 0, result.output
+        return pd.read_csv(out)
+
+    with_labels = score("--label", "is_fraud")
+    right = read_scores(post(url, data.body(data.known)))
+    np.testing.assert_allclose(with_labels["score"], right, atol=1e-4)
+    assert with_labels["is_fraud"].notna().sum() == (data.known != UNKNOWN).sum()
+    without = score("--drop", "is_fraud")
+    np.testing.assert_allclose(without["score"], read_scores(post(url, data.body())), atol=1e-4)
+    folder = str(tmp_path / "bulk")
+    given = ["score", str(nodes), str(edges), "--label", "is_fraud", "--bulk", folder]
+    refused = CliRunner().invoke(basin_app, given)
+    assert refused.exit_code == 2
+    assert "--bulk reads no labels" in " ".join(refused.output.split())

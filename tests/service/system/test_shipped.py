@@ -59,7 +59,7 @@ def shipped(start, wait, answers) -> str:
 
 
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
-    fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
+    fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers", "et-tolokers-hybrid"}
     assert set(SHIPPED) >= fraud | {
         *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos"),
         *("ait-clevr", "ait-cifar10", "et-mnist"),

@@ -252,17 +252,26 @@ def table(
             "neighbours too"
         ),
     ] = ("cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"),
+    against: Annotated[
+        str | None,
+        typer.Option(help="model that the others are compared with, split by split; else the last"),
+    ] = None,
     out: ResultsLogOption = None,
     data: DataOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "32-true",
 ) -> None:
-    """Train every model on every split and print the table in Markdown."""
+    """Train every model on every split and print the table in Markdown, and the differences."""
+    names = models.split(",")
+    if against is not None and against not in names:
+        raise typer.BadParameter(f"--against {against}: not one of --models {models}")
     source = load_node_dataset(dataset, data)
     chosen = _splits(source, ratio, splits)[:splits]
     fabric = create_fabric(device, precision)
     protocol = "official splits" if chosen[0].name.startswith("official") else f"{ratio or 0.4:.0%}"
     path = out or Path("runs/tables") / f"{source.name}-{chosen[0].name.rsplit('-', 1)[0]}.jsonl"
     with Progress(console=console) as progress:
-        results = tables.compute_rows(source, chosen, models.split(","), path, fabric, progress)
+        results = tables.compute_rows(source, chosen, names, path, fabric, progress)
     typer.echo(tables.format_table(source, protocol, results))
+    if len(names) > 1:
+        typer.echo(f"\n{tables.format_differences(results, against or names[-1], chosen)}")

@@ -146,6 +146,35 @@ def format_table(
     return "\n".join(lines)
 
 
+def format_differences(
+    results: dict[str, list[dict[str, Any]]], base: str, splits: Sequence[Split]
+) -> str:
+    """A table of each model's figures minus those of `base`, split by split: the mean and its
+    error.
+
+    The error is sqrt(1 / k + test / train) times the deviation over the k splits (Nadeau and
+    Bengio, Inference for the Generalization Error, 2003): the splits share nodes, so that the
+    deviation over sqrt(k) alone would be too small.
+    """
+    shared = float(np.mean([len(split.test) / len(split.train) for split in splits]))
+    factor = np.sqrt(1 / len(splits) + shared)
+    lines = [
+        f"| minus {base} | " + " | ".join(_TITLES[c] for c in COLUMNS) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+    ]
+    for model, rows in results.items():
+        if model == base:
+            continue
+        cells = []
+        for column in COLUMNS:
+            pairs = zip(rows, results[base], strict=True)
+            values = [100 * (row["test"][column] - other["test"][column]) for row, other in pairs]
+            error = factor * np.std(values, ddof=1) if len(values) > 1 else np.nan
+            cells.append(f"{np.mean(values):+.2f} ± {error:.2f}")
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def format_row(model: str, rows: Sequence[dict[str, Any]]) -> str:
     """The line of a model: mean and deviation of each figure over its rows."""
     cells = []

@@ -17,7 +17,7 @@ from training.common.hardware import format_machines
 from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import BAG, GRAPH_BASELINES, TREE_MODELS, fit_bag, fit_trees
-from training.tasks.anomaly.configs import HYBRID, node_train_config
+from training.tasks.anomaly.configs import HYBRID, WITH_LABELS, node_train_config
 from training.tasks.anomaly.evaluate import evaluate_nodes
 from training.tasks.anomaly.neighbor_labels import append_label_columns
 from training.tasks.anomaly.task import NodeTrainConfig
@@ -47,6 +47,8 @@ def compute_rows(
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS, BAG}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    for model in models:
+        _require_variant(model)
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
@@ -58,6 +60,17 @@ def compute_rows(
             results[model].append(ledger.get_or_compute(key, make))
             progress.advance(task)
     return results
+
+
+def _require_variant(model: str) -> None:
+    """Check that there is such a variant of a baseline; those of architectures are checked where
+    their recipes are made."""
+    base, _, variant = model.partition(":")
+    variants = (HYBRID, WITH_LABELS) if base in GRAPH_BASELINES else ()
+    variants = (WITH_LABELS,) if base == BAG else variants
+    if variant and base not in ARCHITECTURES and variant not in variants:
+        known = f"known are {', '.join(variants)}" if variants else "it has none"
+        raise ValueError(f"{model}: unknown variant {variant!r} of {base}; {known}")
 
 
 def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeTrainConfig:

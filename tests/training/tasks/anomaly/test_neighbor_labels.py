@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
+from rich.progress import Progress
 
 from models.base import DynamicsParams
 from models.inputs.graph import UNKNOWN, Graph
 from training.datasets import NodeDataset, Split, random_splits
 from training.tasks.anomaly.configs import WITH_LABELS, node_train_config, smoke_node_config
 from training.tasks.anomaly.neighbor_labels import show_training_labels
-from training.tasks.anomaly.results_table import COLUMNS, format_differences
+from training.tasks.anomaly.results_table import COLUMNS, compute_rows, format_differences
 from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.tasks.anomaly.train import NodeRun, train_node_scorer
 
@@ -99,3 +101,14 @@ def test_differences_are_taken_split_by_split() -> None:
     assert lines[0].startswith("| minus b | ROC-AUC |")
     # 10 and 20: a mean of 15, a deviation of 7.07, and sqrt(1 / 2 + 1 / 2) of it.
     assert lines[2:] == ["| a | " + " | ".join(["+15.00 ± 7.07"] * len(COLUMNS)) + " |"]
+
+
+@pytest.mark.parametrize(
+    "model", ["gradient_boosting:labels", "boosting_bag:hybrid", "gcn:no-w", "boosting_bag:x"]
+)
+def test_variants_that_a_baseline_does_not_have_are_refused(
+    model: str, dataset: NodeDataset, split: Split, tmp_path: Path
+) -> None:
+    given = [split], [model], tmp_path / "rows.jsonl", Fabric(accelerator="cpu", devices=1)
+    with Progress(disable=True) as progress, pytest.raises(ValueError, match="unknown variant"):
+        compute_rows(dataset, *given, progress)

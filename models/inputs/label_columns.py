@@ -10,9 +10,6 @@ from torch import Tensor
 from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList
 
-COLUMNS = 4
-"""Of each relation: rate and log(1 + number) of the labels one step away, and of those two steps
-away."""
 _SMOOTHING = 5.0, 50.0
 """Labels of the prior rate that are added to those one step and two steps away."""
 

@@ -223,9 +223,8 @@ class NodeScorer(Architecture):
         control: StepControl = RUN_ALONE,
         table_NC: Tensor | None = None,
     ) -> Output:
-        """Args:
-        table_NC: what `features.compute_table` gives of the batch, where it is known.
-        """
+        """As every architecture does; `table_NC` is what `features.compute_table` gives of the
+        batch, where that is known."""
         batch = batch.to(self.device)
         if table_NC is None:
             table_NC = self.features.compute_table(batch)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields
+from inspect import signature
+from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ from models.manifest import Manifest
 from service.settings import Settings
 from training.__main__ import app
 from training.release import SHIPPED_CHECKPOINTS
-from training.tasks.anomaly.configs import node_train_config
+from training.tasks.anomaly.configs import HYBRID, WITH_LABELS, node_train_config
 from training.tasks.anomaly.transactions.train import transaction_train_config
 from training.tasks.classify.configs import graph_train_config
 from training.tasks.complete.configs import completion_train_config
@@ -35,7 +37,10 @@ def _recipe(manifest: Manifest) -> Any:
     if manifest.transactions is not None:
         return transaction_train_config(model, trained["train_transactions"])
     if manifest.task == "anomaly":
-        return node_train_config(model, trained["dataset"], trained["train_nodes"])
+        variant = HYBRID if manifest.config.get("trees") else "none"
+        if manifest.config.get("label_trees"):
+            variant = WITH_LABELS
+        return node_train_config(model, trained["dataset"], trained["train_nodes"], variant)
     if manifest.architecture == "et-window":
         return photo_train_config("et", "large")
     if manifest.task == "completion":
@@ -81,3 +86,9 @@ def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monk
 def test_molecules_are_asked_for_before_anything_is_trained(name, tmp_path) -> None:
     with pytest.raises((FileNotFoundError, InputError), match=name.partition("-")[2].upper()):
         SHIPPED_CHECKPOINTS[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("name", SHIPPED_CHECKPOINTS)
+def test_whatever_trains_it_takes_what_ship_gives(name: str, tmp_path: Path) -> None:
+    given = {"name": name, "out": tmp_path, "data": None, "device": "cpu", "precision": "32-true"}
+    signature(SHIPPED_CHECKPOINTS[name]).bind(**given)

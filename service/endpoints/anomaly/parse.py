@@ -223,12 +223,10 @@ def parse_score(
     require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
-    is_sent = opened.fields.get("labels") is not None
-    if is_sent and any(
-        opened.fields.get(name) is not None for name in ("graph_id", "transactions")
-    ):
-        rule = "Labels are read with a graph that is sent. Leave out `labels`, or send the graph."
-        raise make_graph_problem_at("/labels", "not_read", rule)
+    sent = {name for name, value in opened.fields.items() if value is not None}
+    if "labels" in sent and sent & {"graph_id", "transactions"}:
+        detail = "Labels are read with a graph that is sent. Leave out `labels`, or send the graph."
+        raise make_graph_problem_at("/labels", "not_read", detail)
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, rule, model, settings)
     if opened.fields.get("neighborhood") is not None:

@@ -25,10 +25,12 @@ from training.tasks.images.cli import DatasetName, recognise
 from training.tasks.photos.cli import photos
 
 
-def _one_relation(name: str, data: Path | None = None, **given: Any) -> None:
-    if (found := load_node_dataset(name, data).name) != f"{name}-single":
+def _one_relation(
+    dataset: str, data: Path | None = None, *, model: str = "cdat", **given: Any
+) -> None:
+    if (found := load_node_dataset(dataset, data).name) != f"{dataset}-single":
         raise typer.BadParameter(f"what ships is of one relation; this is {found} in full")
-    anomaly("cdat", name, data=data, **given)
+    anomaly(model, dataset, data=data, **given)
 
 
 def _molecules(
@@ -62,6 +64,7 @@ SHIPPED_CHECKPOINTS: dict[str, Callable[..., None]] = {
     "et-tolokers-hybrid": partial(anomaly, "et", "tolokers", labels=True),
     "cdat-amazon": partial(_one_relation, "amazon"),
     "cdat-yelpchi": partial(_one_relation, "yelpchi"),
+    "et-yelpchi-hybrid": partial(_one_relation, "yelpchi", model="et", labels=True),
     "cdat-payments": _payments,
     "cdat-ames": partial(_molecules, "cdat", "AMES", "active", SplitMethod.SCAFFOLD),
     "et-ames": partial(_molecules, "et", "AMES", "active", SplitMethod.SCAFFOLD),

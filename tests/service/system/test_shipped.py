@@ -59,7 +59,8 @@ def shipped(start, wait, answers) -> str:
 
 
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
-    fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers", "et-tolokers-hybrid"}
+    fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
+    fraud |= {"et-tolokers-hybrid", "et-yelpchi-hybrid"}
     assert set(SHIPPED) >= fraud | {
         *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos"),
         *("ait-clevr", "ait-cifar10", "et-mnist"),

@@ -80,6 +80,8 @@ def store_graph(
 
 
 def _store_request(path: str, graph: Graph, fields: dict[str, Any]) -> Request[dict[str, Any]]:
+    if graph.labels is not None:
+        raise InputError("Stored graphs hold no labels. Leave out `labels`, or score the graph.")
     fields = fields | graph.names()
     arrays = graph.arrays()
     if graph.node_ids is not None and all(map(_is_int64, graph.node_ids)):

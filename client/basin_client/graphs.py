@@ -175,7 +175,12 @@ def concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
     """Join graphs into one with offset edges, as PyTorch Geometric batches them.
 
     `ptr` has the first row of each graph, and the number of rows.
+
+    Raises:
+        InputError: a graph has labels, which are of nodes and read by `score` alone.
     """
+    if any(graph.labels is not None for graph in graphs):
+        raise InputError("Graphs to classify have no labels of nodes. Leave out `labels`.")
     parts = [graph.arrays() for graph in graphs]
     ptr = np.cumsum([0, *(len(part["x"]) for part in parts)]).astype(np.int64)
     edges = [part["edge_index"] + start for part, start in zip(parts, ptr, strict=False)]

@@ -11,7 +11,8 @@ from models.dynamics import ControlledDynamics, EnergyLayerNorm
 from models.energies import Balanced, Energy, Hopfield, Sum, VonMisesFisherAttention
 from models.energies.hopfield import HopfieldKind
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
-from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.node_config import NodeConfig
+from models.tasks.node_scorer import NodeScorer
 
 
 class _Settings(Config):

@@ -10,7 +10,8 @@ from models.energies import DotProductAttention, Energy, GridHopfield, Hopfield,
 from models.energies.hopfield import HopfieldKind
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
 from models.tasks.image_completer import ImageCompleter, ImageConfig
-from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.node_config import NodeConfig
+from models.tasks.node_scorer import NodeScorer
 from models.tasks.window_completer import WindowCompleter, WindowConfig
 
 _FIRST_STEP = 0.3  # of ETWindow, before training

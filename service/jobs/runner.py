@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import structlog
 from starlette.responses import Response
@@ -15,10 +15,11 @@ from starlette.responses import Response
 from service.errors import Problem
 from service.jobs.dead import DeadJobs
 from service.jobs.problems import job_crashed, unknown_job
+from service.jobs.refusals import JobRefusals
 from service.jobs.store_calls import StoreCalls
 from service.observability.request_state import RequestState
 from service.observability.stopwatch import StageTimer
-from service.storage.jobs.base import RETRY_S, JobStore
+from service.storage.jobs.base import JobStore
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.supervisor import Supervisor
@@ -36,14 +37,6 @@ _MOST_STARTS = 3
 _MAX_POSTPONED = 600  # of 6 s at least, so an hour
 # Problems that are faults of the servers, besides those of a status of 500.
 _DAMAGED = frozenset(("memory-damaged", "graph-damaged"))
-
-
-class _Refusal(NamedTuple):
-    """Of a job of `size` bytes for which there was no room."""
-
-    until_s: float
-    size: int
-    problem: Problem
 
 
 @final
@@ -80,7 +73,7 @@ class JobRunner:
         self._unfinished, self._dead = 0, 0  # in the store, when it was last asked
         self._changed = asyncio.Event()  # there may be a job to run, or a place for one
         self._background: list[asyncio.Task[None]] = []
-        self._refusals: dict[str, _Refusal] = {}  # the latest of each owner, for `RETRY_S`
+        self._refusals = JobRefusals()
         self._rest_until = 0.0
         self._left: list[tuple[str, bool]] = []  # stopped, and whether they were begun
         self._drained: float | None = None
@@ -121,11 +114,7 @@ class JobRunner:
                 that was no larger, and told to wait.
         """
         self._calls.require_open()
-        if (refusal := self._refusals.get(owner)) is not None:
-            if time.monotonic() >= refusal.until_s:
-                del self._refusals[owner]
-            elif size >= refusal.size:
-                raise refusal.problem.with_traceback(None)
+        self._refusals.require_none(owner, size)
         if self._unfinished >= self._max_jobs:
             detail = (
                 f"{self._unfinished} of {self._max_jobs} jobs (BASIN_MAX_JOBS) run or wait. "
@@ -151,9 +140,7 @@ class JobRunner:
         try:
             stored = await self._ask(self._store.add, job, sent, body, key, fingerprint)
         except Problem as problem:
-            if owner and problem.kind == "queue-full":
-                until_s = time.monotonic() + RETRY_S
-                self._refusals[owner] = _Refusal(until_s, len(body), problem)
+            self._refusals.note(owner, len(body), problem)
             raise
         if stored is job:
             self._unfinished += 1

@@ -330,6 +330,14 @@ def test_ids_that_no_server_takes_are_refused_before_anything_is_sent(id: str) -
             build()
 
 
+def test_labels_are_refused_where_nothing_reads_them() -> None:
+    labelled = replace(GRAPH, labels=np.zeros(len(SAMPLE.x), int))
+    with pytest.raises(InputError, match="Stored graphs hold no labels"):
+        graph_operations.store_graph("labelled", labelled)
+    with pytest.raises(InputError, match="Graphs to classify have no labels"):
+        operations.classify([labelled])
+
+
 def test_targets_that_are_no_rows(client: Client) -> None:
     graph = Graph(SAMPLE.x, SAMPLE.edge_index)
     for target in (1.7, True, "n3", -1, 40, None):

@@ -18,7 +18,8 @@ from models.inputs.features import describe_edges
 from models.inputs.graph import Graph, OutsideNeighbors
 from models.inputs.graph_batch import GraphBatch, pack_graphs
 from models.inputs.neighbor_means import NeighborRule, sum_outside_edges
-from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.node_config import NodeConfig
+from models.tasks.node_scorer import NodeScorer
 from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
 NODES, EDGES, RELATIONS = 12, 60, 2

@@ -279,10 +279,8 @@ def test_a_file_that_holds_no_jobs_is_told_and_waited_for(running, monkeypatch, 
     assert "not a database" in out
 
 
-def test_a_client_that_was_refused_a_job_is_refused_unread_while_it_was_told_to_wait(
-    running, monkeypatch
-):
-    monkeypatch.setattr("service.jobs.runner.RETRY_S", 0.2)
+def test_after_a_refusal_further_jobs_are_refused_before_their_body_is_read(running, monkeypatch):
+    monkeypatch.setattr("service.jobs.refusals.RETRY_S", 0.2)
 
     async def play() -> None:
         free = asyncio.Event()

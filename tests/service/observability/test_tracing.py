@@ -104,7 +104,7 @@ def test_a_request_and_a_job_are_told(start, checkpoints, monkeypatch, collector
         assert scored.start_time_unix_nano <= span.start_time_unix_nano
         assert span.end_time_unix_nano <= scored.end_time_unix_nano
         lasted_ms[span.name] += (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
-    del lasted_ms["encode"]  # which goes on after it is told
+    del lasted_ms["encode"]  # which ends after it is measured
     assert lasted_ms == pytest.approx({name: took[name] for name in lasted_ms}, abs=0.01)
     ends = {s.name: (s.start_time_unix_nano, s.end_time_unix_nano) for s in phases}
     assert ends["queue"][1] <= ends["compute"][0] + 1

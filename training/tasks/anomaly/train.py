@@ -14,7 +14,8 @@ from rich.progress import Progress
 from models.base import temporary_seed
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.registry import find_architectures
-from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.node_config import NodeConfig
+from models.tasks.node_scorer import NodeScorer
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes, measure_nodes

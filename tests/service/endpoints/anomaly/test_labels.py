@@ -147,8 +147,8 @@ def test_each_form_of_a_request_is_the_same(data: Cliques, url: str) -> None:
         np.testing.assert_allclose(read_scores(answer), right, atol=1e-5)
         assert answer.json()["labels_known"] == (data.known != UNKNOWN).sum()
     with Client(url) as client:
-        found = client.score(ClientGraph(data.x, data.edges, labels=data.known), model=MODEL)
-        np.testing.assert_allclose(found.score, right, atol=1e-5)
+        scores = client.score(ClientGraph(data.x, data.edges, labels=data.known), model=MODEL)
+        np.testing.assert_allclose(scores.score, right, atol=1e-5)
 
 
 def test_no_labels_and_no_known_labels_are_two_things(data: Cliques, url: str) -> None:
@@ -170,9 +170,9 @@ def test_an_explanation_is_of_the_score_with_labels(data: Cliques, url: str) -> 
 
 
 def test_the_model_says_that_it_reads_labels(url: str) -> None:
-    told = httpx.get(f"{url}/models/{MODEL}").json()["label_trees"]
-    assert told["count"] > 0
-    assert told["with_label_near"]["label_trees"] > 0
+    label_trees = httpx.get(f"{url}/models/{MODEL}").json()["label_trees"]
+    assert label_trees["count"] > 0
+    assert label_trees["with_label_near"]["label_trees"] > 0
     assert httpx.get(f"{url}/models/et-small").json()["label_trees"] is None
 
 

@@ -15,7 +15,8 @@ from models.base import temporary_seed
 from models.inputs.graph import Graph
 from models.manifest import Calibration, Decision
 from models.registry import find_architectures
-from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.node_config import NodeConfig
+from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import Split
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES

@@ -88,6 +88,13 @@ def put(
     max_neighbors: Annotated[
         int | None, typer.Option(help="Of nodes: neighbors of each that are followed for alerts.")
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Of nodes: column with labels that are known, 1 for fraud, blank if not known, "
+            "for a model that reads labels of neighbors; `basin graphs label` adds more."
+        ),
+    ] = None,
     drop: Drop = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -110,6 +117,8 @@ def put(
         if nodes is None or edges is None:
             if drop:
                 raise typer.BadParameter("--drop is of tables: give it with `basin graphs add`.")
+            if label is not None:
+                raise typer.BadParameter("--label is of nodes and edges: give --nodes and --edges.")
             stored = client.store_transaction_graph(
                 graph,
                 model=model,
@@ -130,6 +139,7 @@ def put(
                 graph,
                 tuple(tables),
                 drop=drop or (),
+                label=label,
                 model=model,
                 alerts=options if options or alerts else None,
             )
@@ -224,7 +234,8 @@ def label(
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Tell what stored transactions turned out to be. It counts for those to come."""
+    """Tell what stored transactions or nodes turned out to be. It counts for transactions to come,
+    and from now on for the neighbors of nodes."""
     source = read_table(table, separator=separator, encoding=encoding)
     source.require_columns({id_column: "--id", label_column: "--label"})
     ids = to_ids(source.column(id_column), source.name, id_column)

@@ -71,7 +71,7 @@ def _time_trees(network: NodeScorer, graph: Graph) -> float:
     assert trees is not None
     table_NC = network.features.compute_node_columns(batch)
     start = time.perf_counter()
-    trees(table_NC, batch.x_NF)
+    trees(table_NC)
     return time.perf_counter() - start
 
 

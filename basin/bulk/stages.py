@@ -116,7 +116,7 @@ class PartWorker:
     def _score(self) -> None:
         trees = self._network.features.trees
         assert trees is not None
-        score_n = trees(self._node_columns(), self._tensor("cut/x"))
+        score_n = trees(self._node_columns())
         self._write(_SCORES, score_n[:, None])
 
     def _node_columns(self) -> Tensor:

@@ -37,6 +37,7 @@ def store_graph(
     *,
     features: Sequence[str] | None = None,
     drop: str | Sequence[str] = (),
+    label: str | None = None,
     model: str | None = None,
     alerts: AlertOptions | None = None,
 ) -> Request[dict[str, Any]]:
@@ -47,6 +48,9 @@ def store_graph(
         graph: as in `score`.
         features: columns or attributes to take as features; all others if None.
         drop: columns or attributes to leave out; `*` is all that the model does not read.
+        label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+            not known, for a model that reads labels of neighbours; a `Graph` has `labels`. With
+            one of these, even if none is known, `add_labels` and `change_graph` may add more.
         model: the model that names the features of nodes and edges, and the relations; the
             default for graphs if None.
         alerts: if given, even as {}, the model scores all nodes, and after each change those
@@ -55,8 +59,8 @@ def store_graph(
 
     Returns:
         The description of the graph: `id`, `features`, `edge_features`, `relations`,
-        `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
-        `model` if it raises alerts.
+        `labels` (whether nodes may have some), `num_nodes`, `num_edges`, `revision`, which each
+        change increments, its `digest`, and `model` if it raises alerts.
 
     Raises:
         TypeError: `graph` has an unsupported type.
@@ -71,7 +75,8 @@ def store_graph(
         fields["alerts"] = dict(alerts)
 
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
-        return _store_request(path, to_graph(graph, features, schema=schema, drop=drop), fields)
+        converted = to_graph(graph, features, schema=schema, drop=drop, label=label)
+        return _store_request(path, converted, fields)
 
     if not needs_schema(graph):
         return bind(None)
@@ -80,8 +85,6 @@ def store_graph(
 
 
 def _store_request(path: str, graph: Graph, fields: dict[str, Any]) -> Request[dict[str, Any]]:
-    if graph.labels is not None:
-        raise InputError("Stored graphs hold no labels. Leave out `labels`, or score the graph.")
     fields = fields | graph.names()
     arrays = graph.arrays()
     if graph.node_ids is not None and all(map(_is_int64, graph.node_ids)):
@@ -103,11 +106,12 @@ def change_graph(
     edges: Any = (),
     delete_nodes: Iterable[Any] = (),
     delete_edges: Any = (),
+    labels: Mapping[Any, int | None] | None = None,
 ) -> Request[dict[str, Any]]:
     """Change a stored graph atomically. Sending it twice has the effect of once.
 
-    In all, up to 10,000 nodes and edges. Edges are deleted first, then nodes; then nodes and
-    edges are added.
+    In all, up to 10,000 nodes, edges and labels. Edges are deleted first, then nodes; then
+    nodes and edges are added, and labels set.
 
     Args:
         id: of the graph.
@@ -118,6 +122,8 @@ def change_graph(
             tuple. An edge that is there takes the features that come with it.
         delete_nodes: ids of nodes to delete, with their edges.
         delete_edges: as `edges`, of which features are not sent.
+        labels: 1 for fraud, 0 for none, None for not known any more, by the id of the node, of
+            a graph that was stored with labels.
 
     Returns:
         The description of the graph, as of `store_graph`.
@@ -137,6 +143,10 @@ def change_graph(
         "delete_edges": [
             {name: value for name, value in _row_fields(edge, _ENDS).items() if name in _ENDS}
             for edge in _records(delete_edges, "delete_edges", _ENDS)
+        ],
+        "labels": [
+            {"node_id": to_node_id(node), "label": label}
+            for node, label in ({} if labels is None else labels).items()
         ],
     }
     fields = {name: rows for name, rows in changes.items() if rows}

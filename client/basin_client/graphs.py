@@ -138,6 +138,7 @@ def to_graph(
     *,
     schema: GraphSchema | None = None,
     drop: str | Sequence[str] = (),
+    label: str | None = None,
 ) -> Graph:
     """Convert a graph of another library.
 
@@ -150,17 +151,20 @@ def to_graph(
         features: columns or attributes to take as features; all others if None.
         schema: what the model reads, by name; without it `features` are taken in their order.
         drop: columns or attributes to leave out; `*` is all that the model does not read.
+        label: column of tables with the labels that are known, 1 for fraud, blank if not known.
 
     Raises:
         TypeError: `data` is none of these.
-        InputError: the graph does not fit the model, or not itself.
+        InputError: the graph does not fit the model, or not itself, or `label` is of no tables.
     """
     drop = [drop] if isinstance(drop, str) else drop
+    if label is not None and not isinstance(data, tuple):
+        raise InputError("label is a column of tables. Other graphs take labels in a Graph.")
     if isinstance(data, Graph):
         return data
     if isinstance(data, tuple) and len(data) == 2:
         nodes, edges = _to_table(data[0], "nodes"), _to_table(data[1], "edges")
-        return _from_tables(nodes, edges, features, schema, drop)
+        return _from_tables(nodes, edges, features, schema, drop, label)
     if _is_networkx(data):
         return _from_networkx(data, features, schema, drop)
     if hasattr(data, "edge_index") and hasattr(data, "x"):
@@ -368,8 +372,9 @@ def _from_tables(
     features: Sequence[str] | None,
     schema: GraphSchema | None,
     drop: Sequence[str],
+    label: str | None,
 ) -> Graph:
     from basin_client.graph_tables import ColumnOptions, graph_from_tables
 
     options = ColumnOptions(features=features, drop=tuple(drop))
-    return Graph.from_table_graph(graph_from_tables(nodes, edges, schema, options))
+    return Graph.from_table_graph(graph_from_tables(nodes, edges, schema, options, label))

@@ -28,6 +28,7 @@ class Methods(ABC):
         *,
         features: Sequence[str] | None = None,
         drop: str | Sequence[str] = (),
+        label: str | None = None,
         model: str | None = None,
         dynamics: Dynamics | None = None,
         include: Sequence[Include] = (),
@@ -46,6 +47,8 @@ class Methods(ABC):
             targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
             features: columns or attributes to take as features; all others if None.
             drop: columns or attributes to leave out; `*` is all that the model does not read.
+            label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+                not known, for a model that reads labels of neighbours; a `Graph` has `labels`.
             model: name of the model; the default of the route if None.
             dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
             include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
@@ -331,6 +334,7 @@ class Methods(ABC):
         *,
         features: Sequence[str] | None = None,
         drop: str | Sequence[str] = (),
+        label: str | None = None,
         model: str | None = None,
         alerts: AlertOptions | None = None,
     ) -> dict[str, Any]:
@@ -341,6 +345,9 @@ class Methods(ABC):
             graph: as in `score`.
             features: columns or attributes to take as features; all others if None.
             drop: columns or attributes to leave out; `*` is all that the model does not read.
+            label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+                not known, for a model that reads labels of neighbours; a `Graph` has `labels`. With
+                one of these, even if none is known, `add_labels` and `change_graph` may add more.
             model: the model that names the features of nodes and edges, and the relations; the
                 default for graphs if None.
             alerts: if given, even as {}, the model scores all nodes, and after each change those
@@ -349,8 +356,8 @@ class Methods(ABC):
 
         Returns:
             The description of the graph: `id`, `features`, `edge_features`, `relations`,
-            `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
-            `model` if it raises alerts.
+            `labels` (whether nodes may have some), `num_nodes`, `num_edges`, `revision`, which each
+            change increments, its `digest`, and `model` if it raises alerts.
 
         Raises:
             TypeError: `graph` has an unsupported type.
@@ -366,11 +373,12 @@ class Methods(ABC):
         edges: Any = (),
         delete_nodes: Iterable[Any] = (),
         delete_edges: Any = (),
+        labels: Mapping[Any, int | None] | None = None,
     ) -> dict[str, Any]:
         """Change a stored graph atomically. Sending it twice has the effect of once.
 
-        In all, up to 10,000 nodes and edges. Edges are deleted first, then nodes; then nodes and
-        edges are added.
+        In all, up to 10,000 nodes, edges and labels. Edges are deleted first, then nodes; then
+        nodes and edges are added, and labels set.
 
         Args:
             id: of the graph.
@@ -381,6 +389,8 @@ class Methods(ABC):
                 tuple. An edge that is there takes the features that come with it.
             delete_nodes: ids of nodes to delete, with their edges.
             delete_edges: as `edges`, of which features are not sent.
+            labels: 1 for fraud, 0 for none, None for not known any more, by the id of the node, of
+                a graph that was stored with labels.
 
         Returns:
             The description of the graph, as of `store_graph`.
@@ -545,11 +555,16 @@ class Methods(ABC):
             ProblemError: the server refused the request when it was sent, as for an unknown graph.
         """
     def add_labels(self, graph: str, labels: Mapping[Any, int]) -> dict[str, Any]:
-        """Store labels of stored transactions. They count for transactions that are stored later.
+        """Store labels of stored transactions or nodes.
+
+        Those of transactions count for transactions that are stored later, those of nodes for the
+        scores of their neighbours from now on.
 
         Args:
-            graph: id of a graph of `store_transaction_graph`, whose model reads labels.
-            labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
+            graph: id of a graph of `store_transaction_graph`, whose model reads labels, or of
+                `store_graph` with labels.
+            labels: 1 for fraud, 0 for none, by the id, as text, of the transaction or node; up to
+                10,000. Nodes whose ids are integers are labelled by `change_graph`.
 
         Returns:
             `id` of the graph, `changed` (how many had no label, or another one), `revision` and
@@ -557,8 +572,8 @@ class Methods(ABC):
 
         Raises:
             InputError: a label is something else.
-            ProblemError: the server refused the request when it was sent, as for an unknown
-                transaction.
+            ProblemError: the server refused the request when it was sent, as for an unknown id,
+                or a graph without labels.
         """
     def alerts(
         self, graph: str, *, after: str | None = None, limit: int | None = None
@@ -651,6 +666,7 @@ class AsyncMethods(ABC):
         *,
         features: Sequence[str] | None = None,
         drop: str | Sequence[str] = (),
+        label: str | None = None,
         model: str | None = None,
         dynamics: Dynamics | None = None,
         include: Sequence[Include] = (),
@@ -669,6 +685,8 @@ class AsyncMethods(ABC):
             targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
             features: columns or attributes to take as features; all others if None.
             drop: columns or attributes to leave out; `*` is all that the model does not read.
+            label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+                not known, for a model that reads labels of neighbours; a `Graph` has `labels`.
             model: name of the model; the default of the route if None.
             dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
             include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
@@ -954,6 +972,7 @@ class AsyncMethods(ABC):
         *,
         features: Sequence[str] | None = None,
         drop: str | Sequence[str] = (),
+        label: str | None = None,
         model: str | None = None,
         alerts: AlertOptions | None = None,
     ) -> dict[str, Any]:
@@ -964,6 +983,9 @@ class AsyncMethods(ABC):
             graph: as in `score`.
             features: columns or attributes to take as features; all others if None.
             drop: columns or attributes to leave out; `*` is all that the model does not read.
+            label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+                not known, for a model that reads labels of neighbours; a `Graph` has `labels`. With
+                one of these, even if none is known, `add_labels` and `change_graph` may add more.
             model: the model that names the features of nodes and edges, and the relations; the
                 default for graphs if None.
             alerts: if given, even as {}, the model scores all nodes, and after each change those
@@ -972,8 +994,8 @@ class AsyncMethods(ABC):
 
         Returns:
             The description of the graph: `id`, `features`, `edge_features`, `relations`,
-            `num_nodes`, `num_edges`, `revision`, which each change increments, its `digest`, and
-            `model` if it raises alerts.
+            `labels` (whether nodes may have some), `num_nodes`, `num_edges`, `revision`, which each
+            change increments, its `digest`, and `model` if it raises alerts.
 
         Raises:
             TypeError: `graph` has an unsupported type.
@@ -989,11 +1011,12 @@ class AsyncMethods(ABC):
         edges: Any = (),
         delete_nodes: Iterable[Any] = (),
         delete_edges: Any = (),
+        labels: Mapping[Any, int | None] | None = None,
     ) -> dict[str, Any]:
         """Change a stored graph atomically. Sending it twice has the effect of once.
 
-        In all, up to 10,000 nodes and edges. Edges are deleted first, then nodes; then nodes and
-        edges are added.
+        In all, up to 10,000 nodes, edges and labels. Edges are deleted first, then nodes; then
+        nodes and edges are added, and labels set.
 
         Args:
             id: of the graph.
@@ -1004,6 +1027,8 @@ class AsyncMethods(ABC):
                 tuple. An edge that is there takes the features that come with it.
             delete_nodes: ids of nodes to delete, with their edges.
             delete_edges: as `edges`, of which features are not sent.
+            labels: 1 for fraud, 0 for none, None for not known any more, by the id of the node, of
+                a graph that was stored with labels.
 
         Returns:
             The description of the graph, as of `store_graph`.
@@ -1168,11 +1193,16 @@ class AsyncMethods(ABC):
             ProblemError: the server refused the request when it was sent, as for an unknown graph.
         """
     async def add_labels(self, graph: str, labels: Mapping[Any, int]) -> dict[str, Any]:
-        """Store labels of stored transactions. They count for transactions that are stored later.
+        """Store labels of stored transactions or nodes.
+
+        Those of transactions count for transactions that are stored later, those of nodes for the
+        scores of their neighbours from now on.
 
         Args:
-            graph: id of a graph of `store_transaction_graph`, whose model reads labels.
-            labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
+            graph: id of a graph of `store_transaction_graph`, whose model reads labels, or of
+                `store_graph` with labels.
+            labels: 1 for fraud, 0 for none, by the id, as text, of the transaction or node; up to
+                10,000. Nodes whose ids are integers are labelled by `change_graph`.
 
         Returns:
             `id` of the graph, `changed` (how many had no label, or another one), `revision` and
@@ -1180,8 +1210,8 @@ class AsyncMethods(ABC):
 
         Raises:
             InputError: a label is something else.
-            ProblemError: the server refused the request when it was sent, as for an unknown
-                transaction.
+            ProblemError: the server refused the request when it was sent, as for an unknown id,
+                or a graph without labels.
         """
     async def alerts(
         self, graph: str, *, after: str | None = None, limit: int | None = None

@@ -61,6 +61,7 @@ def score(
     *,
     features: Sequence[str] | None = None,
     drop: str | Sequence[str] = (),
+    label: str | None = None,
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
@@ -79,6 +80,8 @@ def score(
         targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
         features: columns or attributes to take as features; all others if None.
         drop: columns or attributes to leave out; `*` is all that the model does not read.
+        label: column of the table of nodes with labels that are known, 1 for fraud, blank if
+            not known, for a model that reads labels of neighbours; a `Graph` has `labels`.
         model: name of the model; the default of the route if None.
         dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
         include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
@@ -98,7 +101,7 @@ def score(
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        converted = to_graph(graph, features, schema=schema, drop=drop)
+        converted = to_graph(graph, features, schema=schema, drop=drop, label=label)
         return _score_request(converted, targets, model, dynamics, include, decision)
 
     if needs_schema(graph):

@@ -219,11 +219,16 @@ def store_transactions(
 
 
 def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]:
-    """Store labels of stored transactions. They count for transactions that are stored later.
+    """Store labels of stored transactions or nodes.
+
+    Those of transactions count for transactions that are stored later, those of nodes for the
+    scores of their neighbours from now on.
 
     Args:
-        graph: id of a graph of `store_transaction_graph`, whose model reads labels.
-        labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
+        graph: id of a graph of `store_transaction_graph`, whose model reads labels, or of
+            `store_graph` with labels.
+        labels: 1 for fraud, 0 for none, by the id, as text, of the transaction or node; up to
+            10,000. Nodes whose ids are integers are labelled by `change_graph`.
 
     Returns:
         `id` of the graph, `changed` (how many had no label, or another one), `revision` and
@@ -231,8 +236,8 @@ def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]
 
     Raises:
         InputError: a label is something else.
-        ProblemError: the server refused the request when it was sent, as for an unknown
-            transaction.
+        ProblemError: the server refused the request when it was sent, as for an unknown id,
+            or a graph without labels.
     """
     for id, label in labels.items():
         if label not in (0, 1):

@@ -61,7 +61,7 @@ class NodeFeatures(QuantileBins):
         """Return the columns before encoding, float64 (N, C)."""
         parts = [self.compute_node_columns(batch)]
         if self.trees is not None:
-            parts.append(_describe_scores(batch, self.trees(parts[0], batch.x_NF)))
+            parts.append(_describe_scores(batch, self.trees(parts[0])))
         if batch.edge_attr_eP is not None:
             parts.append(describe_edges(batch))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -76,6 +76,16 @@ class NodeFeatures(QuantileBins):
         trees."""
         width = 1 + (self.in_features + 1) * (self.hops + self.deviation_hops)
         return self.in_features + relations * width
+
+    def mark_means(self, relations: int) -> np.ndarray:
+        """Return which columns of `compute_node_columns` are no deviations, bool (C,). A deviation
+        of equal values is the root of what rounding leaves."""
+        width, is_mean = self.in_features + 1, [True] * self.in_features
+        for _ in range(relations):
+            is_mean.append(True)
+            for hop in range(self.hops):
+                is_mean += [True] * width + [False] * width * (hop < self.deviation_hops)
+        return np.array(is_mean)
 
     def _compute_table_torch(self, batch: GraphBatch) -> Tensor:
         """Compute the table on any device."""

@@ -50,6 +50,8 @@ class OutsideNeighbors:
         squares: the sums of their squares at the first hop (R, N, F + 1).
         edges: features of the edges to them, where edges have any.
         scores: sums of their scores by trees (R, N), where a network has trees.
+        labels: sums (R, N, 4) over them of whether a label is known and whether it is fraud, and
+            of how many of their own neighbours' are; where a network reads labels.
     """
 
     count: np.ndarray
@@ -57,6 +59,7 @@ class OutsideNeighbors:
     squares: np.ndarray
     edges: OutsideEdges | None = None
     scores: np.ndarray | None = None
+    labels: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,8 @@ def _join_outside(
     if whole is None:
         return None
     sums, squares = whole.sums.shape[2:], whole.squares.shape[2:]
-    parts, edges, scores = list[OutsideNeighbors](), list[OutsideEdges](), list[np.ndarray]()
+    parts, edges = list[OutsideNeighbors](), list[OutsideEdges]()
+    scores, labels = list[np.ndarray](), list[np.ndarray]()
     for graph in graphs:
         nodes = num_relations, graph.num_nodes
         part = graph.outside or OutsideNeighbors(
@@ -267,6 +268,7 @@ def _join_outside(
         parts.append(part)
         none = np.zeros((*nodes, 2, edge_features))
         scores.append(np.zeros(nodes) if part.scores is None else part.scores)
+        labels.append(np.zeros((*nodes, 4)) if part.labels is None else part.labels)
         edges.append(part.edges or OutsideEdges(np.zeros((*nodes, 2)), none, none))
     return OutsideNeighbors(
         np.concatenate([part.count for part in parts], 1),
@@ -280,4 +282,5 @@ def _join_outside(
         if edge_features
         else None,
         None if whole.scores is None else np.concatenate(scores, 1),
+        None if whole.labels is None else np.concatenate(labels, 1),
     )

@@ -30,19 +30,27 @@ def describe_labels(batch: GraphBatch, prior: float) -> Tensor:
         float64 (N, 4 relations). The label of a node is in none of its own columns.
     """
     assert batch.labels_N is not None
-    labels_N = batch.labels_N.cpu().numpy()
-    known_N2 = np.stack([labels_N >= 0, labels_N == 1], 1).astype(np.float64)
-    columns = list[np.ndarray]()
-    for relation in batch.relations:
+    known_N2 = count_known(batch.labels_N.cpu().numpy())
+    outside, columns = batch.outside, list[np.ndarray]()
+    for place, relation in enumerate(batch.relations):
         near_NN = _to_sparse(relation)
-        degree_N1 = np.diff(near_NN.indptr)[:, None]
-        one_N2 = near_NN @ known_N2
+        degree_N1 = np.diff(near_NN.indptr).astype(np.float64)[:, None]
+        one_N2, two_N2 = near_NN @ known_N2, 0.0
+        if outside is not None and outside.labels is not None:
+            degree_N1 = degree_N1 + outside.count[place][:, None]
+            one_N2 = one_N2 + outside.labels[place, :, :2]
+            two_N2 = outside.labels[place, :, 2:]
         # Of the walks of two steps as many come back as there are neighbours.
-        two_N2 = near_NN @ one_N2 - degree_N1 * known_N2
+        two_N2 = two_N2 + near_NN @ one_N2 - degree_N1 * known_N2
         for sums_N2, smoothing in zip((one_N2, two_N2), _SMOOTHING, strict=True):
             number_N, frauds_N = sums_N2.T
             columns += [(frauds_N + smoothing * prior) / (number_N + smoothing), np.log1p(number_N)]
     return torch.from_numpy(np.stack(columns, 1))
+
+
+def count_known(labels_N: np.ndarray) -> np.ndarray:
+    """Return whether each label is known, and whether it is fraud: float64 (N, 2)."""
+    return np.stack([labels_N >= 0, labels_N == 1], 1).astype(np.float64)
 
 
 def is_labelled_around(columns_NC: Tensor) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 
 from models.inputs.features import assemble_columns, count_averaged_columns
 from models.inputs.graph import OutsideEdges, OutsideNeighbors
+from models.inputs.label_columns import count_known
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
 
@@ -30,6 +32,7 @@ class NeighborRule:
     self_loops: bool
     deviation_hops: int = 1
     trees: TreeEnsemble | None = None
+    labels: bool = False
 
     def width(self, features: int) -> int:
         """W, the number of columns that are averaged at each hop."""
@@ -68,8 +71,9 @@ def sum_outside_edges(
 
 class NeighborMeans:
     """Features and log(1 + degree) of all rows of a graph, and their means over the neighbours 1 to
-    `hops` - 1 steps away, and the scores that trees give all rows, if there are trees; from these
-    follow the `OutsideNeighbors` of any part of the graph.
+    `hops` - 1 steps away, the scores that trees give all rows, if there are trees, and the labels
+    of rows and of their neighbours, if labels are read; from these follow the `OutsideNeighbors` of
+    any part of the graph.
 
     Where rows change, what depends on them is computed again, as all of it would be. Not safe for
     several threads.
@@ -79,11 +83,13 @@ class NeighborMeans:
         self._rule, self._features = rule, features
         self._layers = np.zeros((rule.relations, rule.hops, 0, rule.width(features)))
         self._scores = np.zeros(0)  # of trees
+        # Of each relation and row whether a label is known and fraud, and sums over neighbours.
+        self._labels = np.zeros((rule.relations if rule.labels else 0, 0, 4))
         self._is_pending = np.zeros(0, bool)  # what depends on the row is yet to be computed
 
     @property
     def nbytes(self) -> int:
-        return self._layers.nbytes + self._scores.nbytes
+        return self._layers.nbytes + self._scores.nbytes + self._labels.nbytes
 
     def update(
         self,
@@ -92,15 +98,17 @@ class NeighborMeans:
         neighbors: NeighborsFunc,
         count_edges: Callable[[np.ndarray], int] = len,
         max_edges: int | None = None,
+        labels: np.ndarray | None = None,
     ) -> bool:
-        """Take rows whose features or edges changed, and compute what depends on these, and on
-        those of earlier updates, unless that takes more than `max_edges` edges. Then the means of
-        the rows themselves alone are computed.
+        """Take rows whose features, edges or labels changed, and compute what depends on these, and
+        on those of earlier updates, unless that takes more than `max_edges` edges. Then the means
+        of the rows themselves alone are computed.
 
         Args:
             rows: those that changed (n,).
             x: their features (n, F).
             count_edges: how many edges some rows have.
+            labels: their labels (n,), if the graph has any.
 
         Returns:
             Whether everything is as if computed from nothing.
@@ -110,6 +118,8 @@ class NeighborMeans:
         if len(rows):
             self._grow(int(rows.max()) + 1)
             self._is_pending[rows] = True
+        if self._rule.labels and labels is not None:
+            self._labels[:, rows, :2] = count_known(labels)
         for relation, layers in enumerate(self._layers):
             indptr, _ = neighbors(rows, relation, self._rule.undirected)
             layers[0, rows, : self._features] = x
@@ -119,15 +129,20 @@ class NeighborMeans:
                     layers[0, rows, : self._features + 1]
                 )
         relations = range(self._rule.relations)
-        if all(
-            self._propagate(each, neighbors, count_edges, max_edges) for each in relations
-        ) and self._score_touched(neighbors, count_edges, max_edges):
+        limit = neighbors, count_edges, max_edges
+        if (
+            all(self._propagate(each, *limit) for each in relations)
+            and self._count_labels(*limit)
+            and self._score_touched(*limit)
+        ):
             self._is_pending[:] = False
             return True
         for relation, layers in enumerate(self._layers):
             seen = neighbors(rows, relation, self._rule.undirected)
             for hop in range(1, self._rule.hops):
                 kernels.average(rows, *seen, layers[hop - 1], layers[hop])
+            if self._rule.labels:
+                self._sum_labels(rows, relation, seen)
         self._score(rows, neighbors)
         return False
 
@@ -148,11 +163,18 @@ class NeighborMeans:
             )
         if self._rule.trees is None:
             return OutsideNeighbors(count, sums, squares)
-        scores, nothing = np.zeros((*nodes, 1, 1)), np.zeros((nodes[1], 0))
-        for each in range(relations):
-            given = self._scores[None, :, None], np.zeros(nodes[1]), scores[each], nothing
-            kernels.add_outside(*seen[each], is_inside, *given)
-        return OutsideNeighbors(count, sums, squares, scores=scores[..., 0, 0])
+
+        def add(values_rows: Sequence[np.ndarray]) -> np.ndarray:
+            sums = np.zeros((*nodes, 1, values_rows[0].shape[1]))
+            nothing = np.zeros((nodes[1], 0))
+            for each, values in enumerate(values_rows):
+                given = values[None], np.zeros(nodes[1]), sums[each], nothing
+                kernels.add_outside(*seen[each], is_inside, *given)
+            return sums[:, :, 0]
+
+        scores = add([self._scores[:, None]] * relations)[..., 0]
+        labels = add(list(self._labels)) if self._rule.labels else None
+        return OutsideNeighbors(count, sums, squares, scores=scores, labels=labels)
 
     def _propagate(
         self,
@@ -181,6 +203,31 @@ class NeighborMeans:
                     seen = neighbors(touched, relation, undirected)
             kernels.average(touched, *seen, layers[hop - 1], layers[hop])
         return True
+
+    def _count_labels(
+        self,
+        neighbors: NeighborsFunc,
+        count_edges: Callable[[np.ndarray], int],
+        max_edges: int | None,
+    ) -> bool:
+        """Sum the labels of the neighbours of pending rows, and of their neighbours; False where
+        that is too much."""
+        pending = np.flatnonzero(self._is_pending)
+        for relation in range(len(self._labels) if len(pending) else 0):
+            is_touched = self._is_pending.copy()
+            is_touched[neighbors(pending, relation, True)[1]] = True
+            touched = np.flatnonzero(is_touched)
+            if max_edges is not None and count_edges(touched) > max_edges:
+                return False
+            self._sum_labels(touched, relation, neighbors(touched, relation, True))
+        return True
+
+    def _sum_labels(self, rows: np.ndarray, relation: int, seen: Csr) -> None:
+        """Sum the labels of the neighbours of some rows, which are `seen`."""
+        labels, (indptr, indices) = self._labels[relation], seen
+        shape = len(rows), len(labels)
+        near = csr_matrix((np.ones(len(indices)), indices, indptr), shape)
+        labels[rows, 2:] = near @ labels[:, :2]
 
     def _score_touched(
         self,
@@ -214,7 +261,7 @@ class NeighborMeans:
             x_nF = self._layers[0, 0, part, : self._features]
             columns = [self._describe(part, each, neighbors) for each in range(len(self._layers))]
             table_nC = assemble_columns(torch.from_numpy(x_nF), columns)
-            self._scores[part] = trees(table_nC, torch.from_numpy(x_nF)).numpy()
+            self._scores[part] = trees(table_nC).numpy()
 
     def _describe(
         self, rows: np.ndarray, relation: int, neighbors: NeighborsFunc
@@ -243,3 +290,5 @@ class NeighborMeans:
             self._layers = np.concatenate([self._layers, more], 2)
             self._is_pending = np.concatenate([self._is_pending, np.zeros(spare, bool)])
             self._scores = np.concatenate([self._scores, np.zeros(spare)])
+            unlabelled = np.zeros((len(self._labels), spare, 4))
+            self._labels = np.concatenate([self._labels, unlabelled], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
@@ -12,7 +13,12 @@ from torch import Tensor, nn
 
 from models.kernels import trees as kernels
 
-_SPLITMIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_EQUAL = 1e-8
+"""Difference of keys below which rows are equal: far above what rounding makes of them, and far
+below that of two of a million rows by chance."""
+
+_CONSTANT = 1e-6
+"""Deviation over the largest value of a column below which it may vary by rounding alone."""
 
 
 class Tree(NamedTuple):
@@ -62,6 +68,44 @@ class TreeShape(BaseModel):
     trees: PositiveInt
     nodes: PositiveInt
     rows: NonNegativeInt
+    columns: PositiveInt
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """Numbers by which rows are known again: (row - `center_C`) . `weight_C`.
+
+    Attributes:
+        key_r: of each row.
+        group_r: which of them are equal, numbered in order of the keys.
+    """
+
+    center_C: np.ndarray
+    weight_C: np.ndarray
+    key_r: np.ndarray
+    group_r: np.ndarray
+
+    @classmethod
+    def of_rows(cls, table_rC: np.ndarray, is_exact_C: np.ndarray | None = None) -> RowKeys:
+        """Compute them, with weights by chance that are the same for the same rows.
+
+        Args:
+            is_exact_C: columns that are the same but for rounding, wherever they are computed; all
+                if None. The others weigh nothing.
+        """
+        columns = table_rC.shape[1]
+        center_C, scale_C = np.zeros(columns), np.ones(columns)
+        if len(table_rC):
+            least_C = _CONSTANT * np.abs(table_rC).max(0)
+            center_C, scale_C = table_rC.mean(0), np.maximum(table_rC.std(0), least_C)
+        weight_C = np.random.default_rng(0).standard_normal(columns)
+        weight_C /= np.where(scale_C > 0, scale_C, 1)
+        if is_exact_C is not None:
+            weight_C[~is_exact_C] = 0
+        key_r = _weigh(table_rC, weight_C, center_C)
+        order, group_r = np.argsort(key_r), np.zeros(len(key_r), np.int64)
+        group_r[order] = np.cumsum(np.diff(key_r[order], prepend=-np.inf) >= _EQUAL) - 1
+        return cls(center_C, weight_C, key_r, group_r)
 
 
 @final
@@ -71,8 +115,10 @@ class TreeEnsemble(nn.Module):
     A row that was trained on, and whose label all folds but one have therefore seen, gets the
     log-odds of that fold alone; every other row gets the mean of the folds (stacking, Wolpert
     1992). So a network that reads them sees of the nodes that it is trained on what it will see of
-    others. Rows that were trained on are recognised by a hash of the features of the node, wherever
-    the graph comes from: an equal row is the same row.
+    others. Rows that were trained on are recognised by the columns of the table, which are those of
+    the node and of its neighbours, wherever the graph comes from: an equal row is the same row, and
+    a node that has got new neighbours is another. Equal is what has an equal key (`RowKeys`), up to
+    rounding.
 
     Attributes:
         shape: sizes of the arrays, by which an empty ensemble is built that weights are loaded
@@ -87,6 +133,8 @@ class TreeEnsemble(nn.Module):
     depth_T: Tensor
     fold_T: Tensor
     base_K: Tensor
+    center_C: Tensor
+    weight_C: Tensor
     key_r: Tensor
     fold_r: Tensor
 
@@ -103,26 +151,34 @@ class TreeEnsemble(nn.Module):
         self.register_buffer("depth_T", torch.zeros(t, dtype=torch.int32))
         self.register_buffer("fold_T", torch.zeros(t, dtype=torch.int32))
         self.register_buffer("base_K", torch.zeros(shape.folds, dtype=torch.float64))
-        self.register_buffer("key_r", torch.zeros(r, dtype=torch.int64))
+        self.register_buffer("center_C", torch.zeros(shape.columns, dtype=torch.float64))
+        self.register_buffer("weight_C", torch.zeros(shape.columns, dtype=torch.float64))
+        self.register_buffer("key_r", torch.zeros(r, dtype=torch.float64))
         self.register_buffer("fold_r", torch.zeros(r, dtype=torch.int32))
 
     @classmethod
     def from_folds(
         cls,
         folds: Sequence[tuple[float, Sequence[Tree]]],
-        x_rF: np.ndarray,
+        keys: RowKeys,
         fold_r: np.ndarray,
     ) -> TreeEnsemble:
         """Build an ensemble of trees of each fold, with the log-odds that they add to.
 
         Args:
-            x_rF: features of the rows that were trained on.
+            keys: of the rows that were trained on.
             fold_r: the fold that each of them was left out of; one for all equal rows.
         """
         trees = [tree for _, fold in folds for tree in fold]
         sizes = [len(tree.feature_n) for tree in trees]
-        key_r, first = np.unique(hash_rows(x_rF), return_index=True)
-        shape = TreeShape(folds=len(folds), trees=len(trees), nodes=sum(sizes), rows=len(key_r))
+        _, first = np.unique(keys.group_r, return_index=True)
+        shape = TreeShape(
+            folds=len(folds),
+            trees=len(trees),
+            nodes=sum(sizes),
+            rows=len(first),
+            columns=len(keys.weight_C),
+        )
         ensemble = cls(shape)
         root_T = np.cumsum([0, *sizes[:-1]])
 
@@ -138,21 +194,30 @@ class TreeEnsemble(nn.Module):
         join([np.array([tree.measure_depth() for tree in trees])], ensemble.depth_T)
         join([np.full(len(fold), k) for k, (_, fold) in enumerate(folds)], ensemble.fold_T)
         join([np.array([base for base, _ in folds])], ensemble.base_K)
-        join([key_r], ensemble.key_r)
+        join([keys.center_C], ensemble.center_C)
+        join([keys.weight_C], ensemble.weight_C)
+        join([keys.key_r[first]], ensemble.key_r)
         join([fold_r[first]], ensemble.fold_r)
         return ensemble
 
-    def forward(self, table_NC: Tensor, x_NF: Tensor) -> Tensor:
-        """Log-odds, float64 (N,), of rows of a table (N, C), whose nodes have the features (N, F).
+    def forward(self, table_NC: Tensor) -> Tensor:
+        """Log-odds, float64 (N,), of rows of a table (N, C), of which the first columns, as many as
+        there are weights, are the key.
 
         Computed on the CPU, and returned on the device of the table.
         """
-        scores_NK = self.compute_folds(table_NC.cpu().numpy())
+        table = table_NC.cpu().numpy()
+        scores_NK = self.compute_folds(table)
         score_N = scores_NK.mean(1)
-        keys, known_r = hash_rows(x_NF.cpu().numpy()), self.key_r.cpu().numpy()
+        known_r = self.key_r.cpu().numpy()
         if len(known_r):
-            place_N = np.searchsorted(known_r, keys).clip(max=len(known_r) - 1)
-            seen = np.flatnonzero(known_r[place_N] == keys)
+            weight_C, center_C = self.weight_C.cpu().numpy(), self.center_C.cpu().numpy()
+            key_N = _weigh(table[:, : len(weight_C)], weight_C, center_C)
+            after_N = np.searchsorted(known_r, key_N).clip(max=len(known_r) - 1)
+            before_N = (after_N - 1).clip(min=0)
+            is_before = key_N - known_r[before_N] < np.abs(known_r[after_N] - key_N)
+            place_N = np.where(is_before, before_N, after_N)
+            seen = np.flatnonzero(np.abs(known_r[place_N] - key_N) < _EQUAL)
             score_N[seen] = scores_NK[seen, self.fold_r.cpu().numpy()[place_N[seen]]]
         return torch.from_numpy(score_N).to(table_NC.device)
 
@@ -173,18 +238,5 @@ class TreeEnsemble(nn.Module):
         return scores_NK
 
 
-def hash_rows(x_NF: np.ndarray) -> np.ndarray:
-    """Hash rows of float32 (N, F), as int64 (N,): equal where all values are, the same everywhere.
-
-    Each value is mixed in by splitmix64's finaliser (Steele et al. 2014).
-    """
-    # Minus zero is zero.
-    bits_NF = (np.asarray(x_NF, np.float32) + np.float32(0)).view(np.uint32).astype(np.uint64)
-    step, *factors = (np.uint64(number) for number in _SPLITMIX)
-    h_N = np.full(len(bits_NF), bits_NF.shape[1], np.uint64)
-    for bits_N in bits_NF.T:
-        h_N = (h_N ^ bits_N) + step
-        for shift, factor in zip((30, 27), factors, strict=True):
-            h_N = (h_N ^ (h_N >> np.uint64(shift))) * factor
-        h_N ^= h_N >> np.uint64(31)
-    return h_N.view(np.int64)
+def _weigh(table_NC: np.ndarray, weight_C: np.ndarray, center_C: np.ndarray) -> np.ndarray:
+    return np.asarray(table_NC - center_C, np.float64) @ weight_C

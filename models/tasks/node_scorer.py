@@ -26,7 +26,7 @@ from models.inputs.graph import Graph
 from models.inputs.graph_batch import NOT_GIVEN, GraphBatch, pack_graphs
 from models.inputs.label_columns import describe_labels, is_labelled_around
 from models.inputs.neighbor_means import NeighborRule
-from models.inputs.tree_ensemble import TreeEnsemble, make_stump
+from models.inputs.tree_ensemble import RowKeys, TreeEnsemble, make_stump
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 from models.tasks.node_config import NodeConfig
@@ -34,7 +34,8 @@ from models.tasks.node_config import NodeConfig
 _ROWS = 8192
 
 FitTrees = Callable[[np.ndarray, np.ndarray], TreeEnsemble]
-"""Fit trees to the columns (N, C) and features (N, F) of the nodes of all graphs."""
+"""Fit trees to the columns (N, C) of the nodes of all graphs, of which some are exact (C,), as
+`RowKeys` reads them."""
 
 
 class LabelScores(NamedTuple):
@@ -127,6 +128,7 @@ class NodeScorer(Architecture):
             config.self_loops,
             min(config.deviation_hops, config.hops),
             self.features.trees,
+            self.label_trees is not None,
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
@@ -214,13 +216,15 @@ class NodeScorer(Architecture):
             prior: rate of fraud where nothing is known.
 
         Raises:
-            ValueError: it has no other trees, or its edges are seen from one end, so that which
-                walks of two steps come back is not known from the number of neighbours.
+            ValueError: it has no other trees, or no columns of neighbours, or its edges are seen
+                from one end, so that which walks of two steps come back is not known from the
+                number of neighbours.
         """
-        if self.features.trees is None or not self.config.undirected or self.config.self_loops:
+        is_seen_from_both = self.config.undirected and not self.config.self_loops
+        if self.features.trees is None or not (self.config.hops and is_seen_from_both):
             raise ValueError(
                 "Labels of neighbours need a hybrid whose edges are seen from both ends, without "
-                "loops: set `trees` and `undirected`, leave out `self_loops`."
+                "loops: set `trees`, `hops` and `undirected`, leave out `self_loops`."
             )
         config = self.config.model_copy(update={"label_trees": trees.shape})
         self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -243,7 +247,7 @@ class NodeScorer(Architecture):
         labels_NC = describe_labels(batch, float(self.label_prior)).to(table_NC)
         columns_NC = torch.cat([table_NC[:, :column], labels_NC], 1)
         return scores_N, LabelScores(
-            self.label_trees(columns_NC, batch.x_NF).float(),
+            self.label_trees(columns_NC).float(),
             batch.labels_N != NOT_GIVEN,
             is_labelled_around(labels_NC),
         )
@@ -308,10 +312,13 @@ class NodeScorer(Architecture):
                 "deviation_hops": 2,
             }
         )
-        x = np.concatenate([graph.x for graph in graphs])
         folds = [(0.1, [make_stump(0, 0.0, -1.0, 1.0), make_stump(9, 0.5, -0.5, 1.5)])] * 2
-        trees = TreeEnsemble.from_folds(folds, x[::2], np.arange(len(x[::2])) % 2)
-        example, _ = cls.from_data(cast(NodeConfig, config), graphs, seed, lambda *_: trees)
+
+        def fit_trees(table_NC: np.ndarray, is_exact_C: np.ndarray) -> TreeEnsemble:
+            keys = RowKeys.of_rows(table_NC[::2], is_exact_C)
+            return TreeEnsemble.from_folds(folds, keys, np.arange(len(keys.key_r)) % 2)
+
+        example, _ = cls.from_data(cast(NodeConfig, config), graphs, seed, fit_trees)
         example.part_weights.copy_(torch.tensor([0.7, 0.4]))
         return example, graphs
 
@@ -346,7 +353,8 @@ class NodeScorer(Architecture):
         )
         if fit_trees is not None:
             columns_NC = features.compute_node_columns(batch)
-            features.trees = fit_trees(columns_NC.numpy(), batch.x_NF.numpy())
+            is_exact_C = features.mark_means(len(batch.relations))
+            features.trees = fit_trees(columns_NC.numpy(), is_exact_C)
         features.fit(batch)
         widths: dict[str, Any] = {
             "encoding": features.encoding_width,

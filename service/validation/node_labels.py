@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from models.inputs.graph import UNKNOWN
@@ -15,7 +17,7 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
-from service.validation.ids import NodeId, find_rows
+from service.validation.ids import NodeId, find_rows, index_ids
 
 _FIELDS = ("node_id", "label")
 _AT = pointer_builder("labels")
@@ -36,24 +38,12 @@ def parse_labels(
     """
     if given is None:
         return None
-    entries = require_list(given, _AT)
-    require_types(entries, {dict}, _AT, "Must be an object.")
-    for i, entry in enumerate(entries):
-        faults = [
-            FieldError(f"/labels/{i}/{name}", "missing", "This field is required.")
-            for name in _FIELDS
-            if name not in entry
-        ]
-        if faults := [*faults, *unknown_fields(entry, _FIELDS, "labels", i)]:
-            raise make_graph_problem(faults)
-    nodes = [entry["node_id"] for entry in entries]
+    nodes, labels = _read_entries(require_list(given, _AT))
     if rows is None:
         row_n = parse_integers(nodes, num_nodes, _AT_NODE, "unknown_node", _NO_NODE)
     else:
         row_n = find_rows(nodes, rows, _AT_NODE)
-    labels_n = parse_integers(
-        [entry["label"] for entry in entries], 2, _AT_LABEL, "out_of_range", "Must be 0 or 1."
-    )
+    labels_n = parse_integers(labels, 2, _AT_LABEL, "out_of_range", "Must be 0 or 1.")
     _, first = np.unique(row_n, return_index=True)
     if len(first) < len(row_n):
         again = np.ones(len(row_n), bool)
@@ -63,6 +53,35 @@ def parse_labels(
     labels_N = np.full(num_nodes, UNKNOWN, np.int8)
     labels_N[row_n] = labels_n
     return labels_N
+
+
+def parse_label_changes(entries: list[Any]) -> tuple[tuple[NodeId, int], ...]:
+    """Convert `[{"node_id": .., "label": 0, 1 or null}, ..]` to ids and labels, `UNKNOWN` for null.
+
+    Raises:
+        Problem: an entry has other fields, no node or no label, or a node has several.
+    """
+    nodes, labels = _read_entries(entries)
+    index_ids(nodes, _AT_NODE)
+    rule = "Must be 0, 1, or null where it is not known any more."
+    numbers = [0 if label is None else label for label in labels]
+    parse_integers(numbers, 2, _AT_LABEL, "out_of_range", rule)
+    known = [UNKNOWN if label is None else label for label in labels]
+    return tuple(zip(nodes, known, strict=True))
+
+
+def _read_entries(entries: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return `node_id` and `label` of each entry."""
+    require_types(entries, {dict}, _AT, "Must be an object.")
+    for i, entry in enumerate(entries):
+        faults = [
+            FieldError(f"/labels/{i}/{name}", "missing", "This field is required.")
+            for name in _FIELDS
+            if name not in entry
+        ]
+        if faults := [*faults, *unknown_fields(entry, _FIELDS, "labels", i)]:
+            raise make_graph_problem(faults)
+    return [entry["node_id"] for entry in entries], [entry["label"] for entry in entries]
 
 
 def labels_from_tensor(labels: np.ndarray | None, num_nodes: int) -> np.ndarray | None:

@@ -332,8 +332,8 @@ def test_ids_that_no_server_takes_are_refused_before_anything_is_sent(id: str) -
 
 def test_labels_are_refused_where_nothing_reads_them() -> None:
     labelled = replace(GRAPH, labels=np.zeros(len(SAMPLE.x), int))
-    with pytest.raises(InputError, match="Stored graphs hold no labels"):
-        graph_operations.store_graph("labelled", labelled)
+    with pytest.raises(InputError, match="label is a column of tables"):
+        graph_operations.store_graph("labelled", labelled, label="is_fraud")
     with pytest.raises(InputError, match="Graphs to classify have no labels"):
         operations.classify([labelled])
 

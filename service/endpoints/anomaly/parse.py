@@ -24,6 +24,7 @@ from service.endpoints.anomaly.schemas import (
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_max_explained, require_supported_includes
+from service.endpoints.common.labels import require_labels_read
 from service.endpoints.common.schemas import Dynamics, Envelope
 from service.errors import FieldError, Problem, unknown_fields
 from service.media_types import JSON, SAFETENSORS
@@ -225,7 +226,10 @@ def parse_score(
         raise opened.problem
     sent = {name for name, value in opened.fields.items() if value is not None}
     if "labels" in sent and sent & {"graph_id", "transactions"}:
-        detail = "Labels are read with a graph that is sent. Leave out `labels`, or send the graph."
+        detail = (
+            "Labels are read with a graph that is sent. Leave out `labels`; those of a stored graph"
+            " go to POST /graphs/{id}/labels."
+        )
         raise make_graph_problem_at("/labels", "not_read", detail)
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, rule, model, settings)
@@ -285,12 +289,7 @@ def _to_inputs(
 ) -> ScoreInputs:
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
-    if named.graph.labels is not None and model.network.label_trees is None:
-        detail = (
-            "This model reads no labels. Leave out `labels`, or choose a model whose "
-            "GET /models/{name} has `label_trees`."
-        )
-        raise make_graph_problem_at("/labels", "not_read", detail)
+    require_labels_read(named.graph, model)
     return ScoreInputs(
         model,
         named.graph,

@@ -14,6 +14,7 @@ from service.endpoints.common.graph_schemas import (
     AttributedEdgeRow,
     EdgeFeatureNames,
     FeatureNames,
+    KnownLabel,
     NodeIds,
     NodeRow,
     RelationNames,
@@ -48,13 +49,6 @@ class GraphRequest(ScoreEnvelope):
     targets: list[NodeId] | None = Field(
         None, min_length=1, description="nodes to score, without repetition; all if left out"
     )
-
-
-class KnownLabel(Strict):
-    """What is known of a node."""
-
-    node_id: NodeId
-    label: Literal[0, 1] = Field(description="1 fraud, 0 none")
 
 
 class LabelledGraphRequest(GraphRequest):
@@ -194,7 +188,8 @@ class ScoreDetails(BaseModel):
     convergence: Convergence
     labels_known: int | SkipJsonSchema[None] = Field(
         None,
-        description="labels that the scores are by, where `labels` were sent",
+        description="labels of the nodes that were read, where `labels` were sent, or the stored "
+        "graph has some and the model reads them",
         json_schema_extra=absent,
     )
     timings_ms: Timings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -97,3 +97,10 @@ class AttributedEdgeRow(EdgeRow):
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore
+
+
+class KnownLabel(Strict):
+    """What is known of a node."""
+
+    node_id: NodeId
+    label: Literal[0, 1] = Field(description="1 fraud, 0 none")

@@ -12,6 +12,7 @@ import orjson
 
 from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.alert_rule import find_daily_threshold
+from service.endpoints.common.labels import require_labels, require_labels_read
 from service.endpoints.graphs.schemas import (
     AlertSettings,
     GraphOf,
@@ -51,6 +52,7 @@ from service.validation.json_graph import (
     parse_named_features,
     parse_nodes,
 )
+from service.validation.node_labels import parse_label_changes
 from service.validation.safetensors_body import (
     GRAPH_TENSORS,
     INTEGER_DTYPES,
@@ -61,7 +63,7 @@ from service.validation.safetensors_body import (
 from service.validation.schema_errors import make_request_problem, validate_fields
 
 TENSORS_OF_GRAPH: TensorSpecs = {
-    **{name: GRAPH_TENSORS[name] for name in ("x", "edge_index", "edge_type", "edge_attr")},
+    **{name: spec for name, spec in GRAPH_TENSORS.items() if name != "targets"},
     "node_ids": ({**INTEGER_DTYPES, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
@@ -129,7 +131,9 @@ def parse_graph(
     graph = parsed.graph
     if model.edge_features and graph.edge_attr is not None:
         require_same_if_repeated(graph.edge_index, graph.edge_type, graph.edge_attr, at_edges)
-    schema = Schema(model.features, model.relations, edge_features=model.edge_features)
+    require_labels_read(graph, model)
+    more = {"edge_features": model.edge_features, "labels": graph.labels is not None}
+    schema = Schema(model.features, model.relations, **more)
     return DynamicGraph(schema, GraphSnapshot(graph, ids, 0), watch)
 
 
@@ -207,7 +211,7 @@ def _require_allowed(webhook: str | None, origins: Collection[str], where: str) 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     """Parse an update with some of the fields `parts`: `nodes`, `edges`, `delete_nodes`,
-    `delete_edges`.
+    `delete_edges`, `labels`.
 
     Raises:
         Problem: the update is malformed or empty.
@@ -218,13 +222,13 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     given = {part: _list(fields, part) for part in parts}
     if (num_changes := sum(map(len, given.values()))) > MAX_CHANGES:
         rule = (
-            f"{num_changes} nodes and edges were sent; at most {MAX_CHANGES} are allowed in one "
-            "update. Send several updates, or PUT the whole graph."
+            f"{num_changes} nodes, edges and labels were sent; at most {MAX_CHANGES} are allowed "
+            "in one update. Send several updates, or PUT the whole graph."
         )
         raise make_graph_problem_at("", "too_many", rule)
     if not any(given.values()):
         part = next(iter(parts))
-        detail = "The update is empty. Send at least one node or edge."
+        detail = "The update is empty. Send at least one node, edge or label."
         raise make_graph_problem_at(f"/{part}" if len(parts) == 1 else "", "empty", detail)
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
@@ -238,9 +242,11 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
         numbers = {id: i for i, id in enumerate({id for edge in edges for id in edge[:2]})}
         keys = np.array([(numbers[a], numbers[b], relation) for a, b, relation in edges], np.int64)
         require_same_if_repeated(keys[:, :2].T, keys[:, 2], attr, pointer_builder("edges"))
-    return Update(
-        tuple(node_ids), x, edges, tuple(deleted), _edges(given, "delete_edges", schema), attr
-    )
+    labels = parse_label_changes(given.get("labels", []))
+    if labels:
+        require_labels(schema)
+    dropped = _edges(given, "delete_edges", schema)
+    return Update(tuple(node_ids), x, edges, tuple(deleted), dropped, attr, labels)
 
 
 def _ids_of(tensor: np.ndarray) -> object:

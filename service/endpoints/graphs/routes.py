@@ -38,9 +38,9 @@ _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS_OF_GRAPH)}, of which "
     "`edge_type` and `node_ids` may be left out, and `edge_attr` comes with models that have "
-    "`edge_features`. The entry `request` of its `__metadata__` holds `model`, `alerts`, "
-    "`feature_names`, `edge_feature_names` and `relation_names` as JSON text. `node_ids` are "
-    "numbers, or a list of names as JSON in bytes.",
+    "`edge_features`; `labels` are 1, 0, or -1 where not known. The entry `request` of its "
+    "`__metadata__` holds `model`, `alerts`, `feature_names`, `edge_feature_names` and "
+    "`relation_names` as JSON text. `node_ids` are numbers, or a list of names as JSON in bytes.",
     StoreArrays,
     StoreRows,
     StoreTransactions,
@@ -75,9 +75,9 @@ async def store_graph(
 
     The body is that of `POST /anomaly/score`, without what is to be done with the graph. Nodes
     without ids go by their row numbers; an edge that comes twice is there once, and needs the same
-    features each time. With `alerts` its nodes are scored now and after each change, and raise
-    alerts. With the name of a model that reads transactions it is `model`, `threshold` and `keep`,
-    and the graph is empty.
+    features each time. With `labels`, which may be empty, more may follow. With `alerts` its nodes
+    are scored now and after each change, and raise alerts. With the name of a model that reads
+    transactions it is `model`, `threshold` and `keep`, and the graph is empty.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     context.registry.require_ready()
@@ -209,6 +209,7 @@ def _body(id: str, head: GraphMetadata) -> GraphBody:
         features=list(head.features),
         edge_features=list(head.edge_features),
         relations=list(head.relations),
+        labels=head.labels,
         num_nodes=head.num_nodes,
         num_edges=head.num_edges,
         revision=head.revision,

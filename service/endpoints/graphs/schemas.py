@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -12,6 +12,7 @@ from service.endpoints.common.graph_schemas import (
     ArrayGraph,
     AttributedEdgeRow,
     EdgeRow,
+    KnownLabel,
     NodeRow,
 )
 from service.endpoints.common.reason_schemas import absent
@@ -62,6 +63,11 @@ class GraphOfNodes(GraphOf):
         description="if given, even as {}, `model` scores all nodes, and after each change those "
         "that it may have touched; a node whose probability reaches the threshold raises an alert "
         "(GET /graphs/{id}/alerts)",
+    )
+    labels: list[KnownLabel] | None = Field(
+        None,
+        description="labels of nodes that are known, for models that have `label_trees` in "
+        "GET /models/{name}. Given, even as [], more may follow by POST /graphs/{id}/labels",
     )
 
 
@@ -122,8 +128,15 @@ class EdgesToAdd(Strict):
     )
 
 
+class ChangedLabel(Strict):
+    """What is known of a node, or that nothing is known any more."""
+
+    node_id: NodeId
+    label: Literal[0, 1] | None = Field(description="1 fraud, 0 none, null not known")
+
+
 class GraphUpdate(Strict):
-    """An atomic update of 1 to 10,000 nodes and edges, applied in the order below."""
+    """An atomic update of 1 to 10,000 nodes, edges and labels, applied in the order below."""
 
     delete_edges: list[EdgeRow] = Field(
         [], description="edges to delete, without features; unknown ones are ignored"
@@ -131,6 +144,9 @@ class GraphUpdate(Strict):
     delete_nodes: list[NodeId] = Field([], description="nodes to delete, with all their edges")
     nodes: list[NodeRow] = Field([], description="as in POST /graphs/{id}/nodes")
     edges: list[AttributedEdgeRow] = Field([], description="as in POST /graphs/{id}/edges")
+    labels: list[ChangedLabel] = Field(
+        [], description="labels of nodes, of a graph that was stored with `labels`"
+    )
 
 
 class GraphBody(BaseModel):
@@ -140,6 +156,7 @@ class GraphBody(BaseModel):
     features: list[str]
     edge_features: list[str] = Field(description="of each edge; empty if edges have none")
     relations: list[str]
+    labels: bool = Field(description="whether nodes may have labels")
     num_nodes: int
     num_edges: int
     revision: int = Field(description="incremented with each change of the graph")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.inputs.transactions import TransactionRecipe
+from service.endpoints.common.labels import require_labels
 from service.endpoints.transactions.schemas import (
     MAX_ROWS,
     AddOptions,
@@ -12,7 +13,7 @@ from service.endpoints.transactions.schemas import (
     NewTransactionsBody,
 )
 from service.errors import unknown_fields
-from service.storage.graphs import NewLabels, NewTransactions
+from service.storage.graphs import NewLabels, NewTransactions, Schema, Update
 from service.validation.arrays import (
     make_graph_problem_at,
     make_graph_problem_where,
@@ -65,3 +66,15 @@ def parse_new_labels(body: bytes) -> NewLabels:
     labels = validate_fields(NewLabelsBody, fields).labels
     index_ids([each.id for each in labels], pointer_builder("labels", tail="id"))
     return NewLabels([each.id for each in labels], np.array([e.label for e in labels], np.int8))
+
+
+def parse_node_labels(body: bytes, schema: Schema) -> Update:
+    """Parse a body of `POST /graphs/{id}/labels` for a graph of nodes and edges.
+
+    Raises:
+        Problem: a label is not valid, or an id comes twice, or nodes of the graph have no labels.
+    """
+    require_labels(schema)
+    new = parse_new_labels(body)
+    labels = tuple(zip(new.node_ids, new.labels.tolist(), strict=True))
+    return Update((), np.empty((0, len(schema.features)), np.float32), (), labels=labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -25,7 +26,11 @@ from service.endpoints.anomaly.infer import (
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.api_docs import job_responses, json_body, problems
 from service.endpoints.pipeline import InferenceTask, handle_inference
-from service.endpoints.transactions.parse import parse_new_labels, parse_new_transactions
+from service.endpoints.transactions.parse import (
+    parse_new_labels,
+    parse_new_transactions,
+    parse_node_labels,
+)
 from service.endpoints.transactions.schemas import (
     NewLabelsBody,
     NewTransactionsBody,
@@ -47,7 +52,12 @@ from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON
 from service.payload import ResponsePayload, make_json_payload
-from service.storage.graphs import AddedTransactions, Targets
+from service.storage.graphs import (
+    AddedTransactions,
+    DynamicGraph,
+    Targets,
+    TransactionGraph,
+)
 from service.validation.arrays import pointer_builder
 from service.validation.ids import NodeId
 
@@ -89,29 +99,40 @@ async def add_transactions(
 @router.post(
     "/graphs/{id}/labels",
     response_model=StoredLabels,
-    summary="Tell what stored transactions turned out to be",
+    summary="Tell what stored transactions or nodes turned out to be",
     responses=problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507),
     openapi_extra=json_body(NewLabelsBody),
 )
 async def add_labels(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """For graphs whose model reads labels (`label` of its `transactions`). They count for
-    transactions that are stored later, once a label is as old as in training (`known_after`); no
-    score that was given changes. Sent again they change nothing.
+    """Of transactions, for graphs whose model reads labels (`label` of its `transactions`): they
+    count for transactions that are stored later, once a label is as old as in training
+    (`known_after`); no score that was given changes.
+
+    Of nodes, for graphs that were stored with `labels`: they count from the next request on for the
+    scores of the neighbours of these nodes, by models that read labels. `PATCH /graphs/{id}` can
+    take one back.
+
+    Sent again they change nothing.
     """
     require_media_type(request, (JSON,), JSON)
-    graph = await context.graphs.get_transactions(id)
-    if graph.settings.recipe.label is None:
-        detail = (
-            f"The model {graph.settings.model} reads no labels. Train one with --known-after, and "
-            "store the graph with it."
-        )
-        raise make_problem("invalid-request", "/labels", "not_allowed", detail)
+    graph = await context.graphs.get(id)
+    if isinstance(graph, DynamicGraph):
+        parse = partial(parse_node_labels, schema=graph.schema)
+    else:
+        assert isinstance(graph, TransactionGraph)
+        if graph.settings.recipe.label is None:
+            detail = (
+                f"The model {graph.settings.model} reads no labels. Train one with --known-after, "
+                "and store the graph with it."
+            )
+            raise make_problem("invalid-request", "/labels", "not_allowed", detail)
+        parse = parse_new_labels
 
     async def store(body: bytes) -> StoredLabels:
         weight = JSON_COST_FACTOR * len(body)
-        labels = await context.offload_if_large(weight, parse_new_labels, body)
+        labels = await context.offload_if_large(weight, parse, body)
         head, changed = await context.graphs.add_labels(id, graph.schema, labels)
         version = {"revision": head.revision, "digest": head.short_digest}
         return StoredLabels(id=id, changed=changed, **version)

@@ -49,14 +49,14 @@ class NewTransactionsBody(AddOptions):
 
 
 class TransactionLabel(Strict):
-    """What a stored transaction turned out to be."""
+    """What a stored transaction or node turned out to be."""
 
     id: NodeId
     label: Literal[0, 1] = Field(description="1 fraud, 0 none")
 
 
 class NewLabelsBody(Strict):
-    """Labels of stored transactions. One that has a label takes the new one."""
+    """Labels of stored transactions or nodes. One that has a label takes the new one."""
 
     labels: list[TransactionLabel] = Field(min_length=1, max_length=MAX_ROWS)
 
@@ -65,7 +65,7 @@ class StoredLabels(BaseModel):
     """What was stored."""
 
     id: str
-    changed: int = Field(description="transactions that had no label, or another one")
+    changed: int = Field(description="transactions or nodes that had no label, or another one")
     revision: int
     digest: str = Field(description=DIGEST)
 

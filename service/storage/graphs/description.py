@@ -22,12 +22,13 @@ PAUSE_FACTOR = 20
 
 @dataclass(frozen=True)
 class GraphArrays:
-    """A stored graph, as it is while its lock is held: features, edges, deleted rows."""
+    """A stored graph, as it is while its lock is held: features, edges, deleted rows, labels."""
 
     x: np.ndarray
     edges: HalfEdges
     is_deleted: np.ndarray
     revision: int
+    labels: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ class GraphPart:
     Attributes:
         seen: of each relation their neighbours.
         is_inside: whether each row of the graph is among them.
-        later: rows that changed and their features, and the neighbours of any rows, where means are
-            to be computed of what depends on them.
+        later: rows that changed, their features and labels, and the neighbours of any rows, where
+            means are to be computed of what depends on them.
     """
 
     revision: int
     seen: list[Csr]
     is_inside: np.ndarray
-    later: tuple[np.ndarray, np.ndarray, NeighborsFunc] | None
+    later: tuple[np.ndarray, np.ndarray, np.ndarray | None, NeighborsFunc] | None
 
 
 @final
@@ -68,7 +69,7 @@ class GraphDescription:
         return self._means.nbytes + self._is_changed.nbytes
 
     def mark_changed(self, rows: np.ndarray) -> None:
-        """Remember that the features or edges of these rows are others now."""
+        """Remember that the features, edges or labels of these rows are others now."""
         if len(rows) and (spare := int(rows.max()) + 1 - len(self._is_changed)) > 0:
             more = np.zeros(max(spare, len(self._is_changed) // 4), bool)
             self._is_changed = np.concatenate([self._is_changed, more])
@@ -85,12 +86,14 @@ class GraphDescription:
         changed = np.flatnonzero(self._is_changed[: len(graph.is_deleted)])
         self._is_changed[:] = False
         x, is_due = graph.x[changed], time.monotonic() >= self._due
+        labels = None if graph.labels is None else graph.labels[changed]
         live = self._read_neighbors(graph.edges, graph.is_deleted)
         is_small = self._is_complete and graph.edges.count(changed) <= MAX_EDGES
         if is_small or not is_due:
             limit = MAX_EDGES if is_small else 0
-            self._is_complete = self._means.update(changed, x, live, graph.edges.count, limit)
-            changed, x = changed[:0], x[:0]
+            given = changed, x, live, graph.edges.count, limit
+            self._is_complete = self._means.update(*given, labels=labels)
+            changed, x, labels = changed[:0], x[:0], None
         else:
             self._is_complete = False  # until `sum_outside` computes what depends on them
         if self._is_complete:
@@ -98,7 +101,7 @@ class GraphDescription:
         later = None
         if not self._is_complete and is_due:
             snapshot = self._read_neighbors(graph.edges.copy(), graph.is_deleted.copy())
-            later = changed, x, snapshot
+            later = changed, x, labels, snapshot
         is_inside = np.zeros(len(graph.is_deleted), bool)
         is_inside[rows] = True
         relations = range(self._rule.relations)
@@ -109,7 +112,8 @@ class GraphDescription:
         """Return what neighbours outside of `part` add, under `lock` alone."""
         if part.later is not None:
             start = time.monotonic()
-            self._means.update(*part.later)
+            changed, x, labels, neighbors = part.later
+            self._means.update(changed, x, neighbors, labels=labels)
             self._is_complete, self.revision = True, part.revision
             self._due = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - start)
         outside = self._means.sum_outside(part.seen, part.is_inside)

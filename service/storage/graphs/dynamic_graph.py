@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
-from models.inputs.graph import Graph
+from models.inputs.graph import UNKNOWN, Graph
 from models.inputs.neighbor_means import NeighborRule
 from service.errors import FieldError, pointer
 from service.storage.graphs.description import GraphArrays, GraphDescription
 from service.storage.graphs.digests import extend_digest
+from service.storage.graphs.graph_views import GraphSnapshot, Neighborhood
 from service.storage.graphs.half_edges import (
     INWARD_BIT,
     NO_HALF_EDGES,
@@ -28,7 +29,7 @@ from service.storage.graphs.metadata import WatchSettings
 from service.storage.graphs.node_hash import hash_node, hash_nodes
 from service.storage.graphs.reach import Links, make_size_problem
 from service.storage.graphs.stored_graph import Schema, StoredGraph, ToScore, TouchedNodes
-from service.storage.graphs.update import Edge, Update
+from service.storage.graphs.update import Change, Edge, Update
 from service.validation.arrays import (
     make_graph_problem,
     make_graph_problem_where,
@@ -37,45 +38,8 @@ from service.validation.arrays import (
 from service.validation.ids import NodeId
 
 _MAX_DESCRIPTIONS = 4  # of a graph, by what the models read that ask for it
+_NO_NODE = "No node of the graph has this id. Send ids of its nodes."
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
-
-
-@dataclass(frozen=True)
-class GraphSnapshot:
-    """All of a graph: `node_ids` of the rows of x, and the number of the last change in it."""
-
-    graph: Graph
-    node_ids: list[NodeId]
-    revision: int
-
-
-@dataclass(frozen=True)
-class Neighborhood:
-    """What stands around some nodes, they first, as it was at a revision.
-
-    Means over neighbours outside of it may be older: they include all changes up to
-    `means_revision`, and later ones only for the nodes that they change.
-    """
-
-    graph: Graph
-    node_ids: list[NodeId]
-    revision: int
-    digest: str
-    means_revision: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """What an update makes of a graph: of some rows their edges, and who comes and goes."""
-
-    update: Update
-    halves: dict[int, RowEdges]
-    deleted: list[tuple[NodeId, int]]
-    new: list[tuple[NodeId, int]]
-    rows: np.ndarray
-    x: np.ndarray
-    num_nodes: int
-    num_edges: int
 
 
 def warm_up() -> None:
@@ -98,6 +62,10 @@ class DynamicGraph(StoredGraph):
         self._ids: list[NodeId | None] = list(whole.node_ids)
         self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
         self._x = np.array(graph.x, np.float32)
+        self._labels = None
+        if schema.labels:
+            unknown = np.full(graph.num_nodes, UNKNOWN)
+            self._labels = np.array(unknown if graph.labels is None else graph.labels, np.int8)
         self._order = hash_nodes(whole.node_ids)
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._edges = HalfEdges(graph, self._order)
@@ -141,7 +109,9 @@ class DynamicGraph(StoredGraph):
                 halves[row] = merged[0]
                 more += merged[1]
         rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
-        if not (halves or deleted or new) and np.array_equal(self._x[rows], update.x):
+        labelled = self._find_labelled(update.labels, deleted, new)
+        is_same = not (halves or deleted or new or labelled)
+        if is_same and np.array_equal(self._x[rows], update.x):
             return None
         less = self._leaving(list(deleted.values()), halves)
         return Change(
@@ -153,6 +123,7 @@ class DynamicGraph(StoredGraph):
             update.x,
             self.num_nodes + len(new) - len(deleted),
             self.num_edges + more - less,
+            labelled,
         )
 
     def commit(self, change: Change, revision: int, digest: str = "") -> None:
@@ -170,6 +141,9 @@ class DynamicGraph(StoredGraph):
                 self._rows[id], self._order[row] = row, hash_node(id)
             self._edges.replace(change.halves, self._order)
             self._x[change.rows] = change.x
+            if self._labels is not None:
+                for row, label in change.labelled:
+                    self._labels[row] = label
             self.num_edges = change.num_edges
             self.revision, self.digest = revision, digest
 
@@ -193,12 +167,13 @@ class DynamicGraph(StoredGraph):
         with self._lock:
             rows = np.array(list(self._rows.values()), np.int64)
             ids, x, revision = list(self._rows), self._x[rows], self.revision
+            labels = None if self._labels is None else self._labels[rows]
             halves, edges = self._edges.copy(), self.num_edges
             place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
         parts = [halves.at(row) for row in rows.tolist()]
         among = NodeEdges.from_rows(halves, rows, parts, place)
-        graph = among.build_graph(x, len(self.schema.relations))
+        graph = replace(among.build_graph(x, len(self.schema.relations)), labels=labels)
         assert graph.edge_index.shape[1] == edges
         return GraphSnapshot(graph, ids, revision)
 
@@ -218,7 +193,8 @@ class DynamicGraph(StoredGraph):
         Of a node with more than `max_neighbors` neighbours that many are followed, which `seed`
         chooses: the same whatever order the graph was built in, and but for one the same where an
         edge comes or goes. Targets stand first, in their order. With `rule` the nodes are
-        described as in the whole graph (`Graph.outside`).
+        described as in the whole graph (`Graph.outside`). Their labels are there with a rule that
+        reads some.
 
         Raises:
             Problem: a target is no node, or is named twice; more than `max_nodes` are found, or the
@@ -232,8 +208,11 @@ class DynamicGraph(StoredGraph):
         with description.lock:
             with self._lock:
                 near, rows, edges = self._take(*wanted)
-                arrays = GraphArrays(self._x, self._edges, self._dead, self.revision)
-                part = description.read(arrays, rows)
+                state = self._x, self._edges, self._dead, self.revision, self._labels
+                part = description.read(GraphArrays(*state), rows)
+                labels = None
+                if rule.labels and self._labels is not None:
+                    labels = self._labels[rows]
                 left_out = None
                 if edges.attr is not None:
                     is_live = ~self._dead[edges.half >> ROW_SHIFT]
@@ -241,15 +220,15 @@ class DynamicGraph(StoredGraph):
             outside = description.sum_outside(part)
             if left_out is not None:
                 outside = replace(outside, edges=left_out.sum_attr(rule, len(rows)))
-            graph = replace(near.graph, outside=outside)
+            graph = replace(near.graph, outside=outside, labels=labels)
             return replace(near, graph=graph, means_revision=description.revision)
 
     def list_to_score(self, change: Change) -> ToScore:
         return ToScore() if self.watch is None else ToScore(touched=self.list_touched(change))
 
     def list_touched(self, change: Change) -> TouchedNodes:
-        """Return the nodes whose features or edges are others after a planned `change`, and those
-        that it deletes."""
+        """Return the nodes whose features, edges or labels are others after a planned `change`, and
+        those that it deletes."""
         deleted, new = dict(change.deleted), {row: id for id, row in change.new}
         rows = np.setdiff1d(self._touched(change), list(deleted.values())).tolist()
         ids = [new[row] if row in new else self._ids[row] for row in rows]
@@ -324,19 +303,17 @@ class DynamicGraph(StoredGraph):
             return description
 
     def _touched(self, change: Change) -> np.ndarray:
-        """Rows whose features or edges are others after `change`."""
+        """Rows whose features, edges or labels are others after `change`."""
         gone = [self._edges.at(row) >> ROW_SHIFT for _, row in change.deleted]
-        return np.concatenate([np.array(list(change.halves), np.int64), change.rows, *gone])
+        named = [np.array(list(change.halves), np.int64), change.rows]
+        labelled = np.array([row for row, _ in change.labelled], np.int64)
+        return np.concatenate([*named, labelled, *gone])
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
         if (unknown := rows < 0).any():
-            raise make_graph_problem_where(
-                unknown,
-                pointer_builder("targets"),
-                "unknown_node",
-                "No node of the graph has this id. Send ids of its nodes.",
-            )
+            at = pointer_builder("targets")
+            raise make_graph_problem_where(unknown, at, "unknown_node", _NO_NODE)
         again = np.ones(len(rows), bool)
         again[np.unique(rows, return_index=True)[1]] = False
         if again.any():
@@ -355,16 +332,9 @@ class DynamicGraph(StoredGraph):
     ) -> Iterator[tuple[int, int, int]]:
         faults = list[FieldError]()
         for i, (*ends, relation) in enumerate(edges):
-            rows = [
-                new[id] if id in new else -1 if id in deleted else self._rows.get(id, -1)
-                for id in ends
-            ]
+            rows = [self._row_after(id, deleted, new) for id in ends]
             faults += [
-                FieldError(
-                    pointer("edges", i, end),
-                    "unknown_node",
-                    "No node of the graph has this id. Send ids of its nodes.",
-                )
+                FieldError(pointer("edges", i, end), "unknown_node", _NO_NODE)
                 for end, row in zip(("source", "target"), rows, strict=True)
                 if row < 0
             ]
@@ -372,6 +342,34 @@ class DynamicGraph(StoredGraph):
                 yield rows[0], rows[1], relation
         if faults:
             raise make_graph_problem(faults)
+
+    def _row_after(self, id: NodeId, deleted: Container[NodeId], new: dict[NodeId, int]) -> int:
+        """Return the row of a node once some are `deleted` and `new`; -1 if there is none."""
+        return new[id] if id in new else -1 if id in deleted else self._rows.get(id, -1)
+
+    def _find_labelled(
+        self,
+        labels: Iterable[tuple[NodeId, int]],
+        deleted: Container[NodeId],
+        new: dict[NodeId, int],
+    ) -> list[tuple[int, int]]:
+        """Return the rows whose label is another, and it; those of `new` nodes are not known yet.
+
+        Raises:
+            Problem: there is no node of an id.
+        """
+        changed, faults = list[tuple[int, int]](), list[FieldError]()
+        for i, (id, label) in enumerate(labels):
+            if (row := self._row_after(id, deleted, new)) < 0:
+                faults.append(FieldError(pointer("labels", i), "unknown_node", _NO_NODE))
+                continue
+            assert self._labels is not None, "labels of a graph whose nodes have none"
+            before = self._labels[row] if row < len(self._ids) else UNKNOWN
+            if label != before:
+                changed.append((row, label))
+        if faults:
+            raise make_graph_problem(faults)
+        return changed
 
     def _leaving(self, deleted: list[int], halves: dict[int, RowEdges]) -> int:
         """How many edges go with rows that are deleted, where some have new `halves`."""
@@ -390,3 +388,5 @@ class DynamicGraph(StoredGraph):
         self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
         self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
         self._dead = np.concatenate([self._dead, np.zeros(more, bool)])
+        if self._labels is not None:
+            self._labels = np.concatenate([self._labels, np.full(more, UNKNOWN, np.int8)])

@@ -59,7 +59,8 @@ class GraphMetadata:
     `revision` counts updates and replacements; `since` is the revision of the snapshot that the
     updates are based on; `tag` distinguishes a graph from the one that replaced it; `model` scores
     its transactions, and is None of a graph of nodes and edges; `watch` says how the nodes of such
-    a graph are scored, and is None if they raise no alerts.
+    a graph are scored, and is None if they raise no alerts; `labels` whether its nodes may have
+    labels.
 
     `digest` is of the whole history up to `revision` (`digests`), `base_digest` of that up to
     `since`, `snapshot` of the snapshot file, and `replaces` of the graph whose place the snapshot
@@ -77,6 +78,7 @@ class GraphMetadata:
     model: str | None = None
     watch: WatchSettings | None = None
     edge_features: tuple[str, ...] = ()
+    labels: bool = False
     digest: str = ""
     base_digest: str = ""
     snapshot: str = ""
@@ -87,7 +89,8 @@ class GraphMetadata:
     def from_schema(cls, schema: Schema, num_nodes: int, num_edges: int) -> Self:
         """Return the metadata of a new graph."""
         names = schema.features, schema.relations
-        return cls(*names, num_nodes, num_edges, edge_features=schema.edge_features)
+        more = {"edge_features": schema.edge_features, "labels": schema.labels}
+        return cls(*names, num_nodes, num_edges, **more)
 
     @property
     def short_digest(self) -> str:

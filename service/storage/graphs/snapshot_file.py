@@ -28,6 +28,8 @@ def encode_snapshot(graph: StoredGraph) -> bytes:
         arrays["edge_type"] = np.ascontiguousarray(whole.graph.edge_type, np.int16)
     if whole.graph.edge_attr is not None:
         arrays["edge_attr"] = np.ascontiguousarray(whole.graph.edge_attr)
+    if whole.graph.labels is not None:
+        arrays["labels"] = np.ascontiguousarray(whole.graph.labels)
     return safetensors.numpy.save(arrays)
 
 
@@ -44,9 +46,15 @@ def decode_snapshot(metadata: GraphMetadata, file: bytes) -> StoredGraph:
             arrays["edge_index"].astype(np.int64),
             None if relation is None else relation.astype(np.int64),
             arrays.get("edge_attr"),
+            labels=arrays.get("labels"),
         )
         node_ids = orjson.loads(arrays["node_ids"].tobytes())
-        schema = Schema(metadata.features, metadata.relations, edge_features=metadata.edge_features)
+        schema = Schema(
+            metadata.features,
+            metadata.relations,
+            edge_features=metadata.edge_features,
+            labels=metadata.labels,
+        )
         snapshot = GraphSnapshot(whole, node_ids, metadata.since)
         graph = DynamicGraph(schema, snapshot, metadata.watch)
     graph.digest = metadata.base_digest

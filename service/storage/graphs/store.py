@@ -28,7 +28,7 @@ from service.storage.graphs.new_transactions import (
 from service.storage.graphs.snapshot_file import encode_snapshot
 from service.storage.graphs.stored_graph import Schema, StoredGraph
 from service.storage.graphs.transaction_graph import TransactionGraph
-from service.storage.graphs.update import Update
+from service.storage.graphs.update import Change, Update
 from service.storage.graphs.writer import GroupCommitWriter
 from service.supervisor import Supervisor
 
@@ -224,15 +224,19 @@ class GraphStore:
         return AddedTransactions(head, graph, new, pending)
 
     async def add_labels(
-        self, id: str, schema: Schema, labels: NewLabels
+        self, id: str, schema: Schema, labels: NewLabels | Update
     ) -> tuple[GraphMetadata, int]:
-        """Store labels of transactions; return how many there were not yet.
+        """Store labels of transactions, or an update with those of nodes; return how many there
+        were not yet.
 
         Raises:
-            Problem: no such graph or transaction, or the graph is another one now.
+            Problem: no such graph, transaction or node, or the graph is another one now.
         """
         work = partial(self._cache.update, self._place(id), schema, labels)
         head, change, _ = await asyncio.wrap_future(self._writer.submit(work))
+        if isinstance(change, Change):
+            self._signals.notify_change(head)
+            return head, len(change.labelled)
         return head, len(change.rows) if isinstance(change, Labelling) else 0
 
     async def delete(self, id: str) -> None:

@@ -13,13 +13,14 @@ from service.validation.ids import NodeId
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of x, the relations and the features of edges are; of transactions, their
-    recipe too."""
+    """What the columns of x, the relations and the features of edges are, and whether nodes may
+    have labels; of transactions, their recipe too."""
 
     features: tuple[str, ...]
     relations: tuple[str, ...]
     recipe: TransactionRecipe | None = None
     edge_features: tuple[str, ...] = ()
+    labels: bool = False
 
 
 class StoredUpdate(Protocol):
@@ -41,7 +42,7 @@ class StoredChange(Protocol):
 
 @dataclass(frozen=True)
 class TouchedNodes:
-    """Nodes whose features or edges an update changes, and nodes that it deletes."""
+    """Nodes whose features, edges or labels an update changes, and nodes that it deletes."""
 
     node_ids: list[NodeId]
     deleted: list[NodeId]

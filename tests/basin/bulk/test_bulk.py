@@ -25,7 +25,7 @@ from models.architectures.cdat import CDAT
 from models.architectures.et import ET
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from models.inputs.tree_ensemble import TreeEnsemble, make_stump
+from models.inputs.tree_ensemble import RowKeys, TreeEnsemble, make_stump
 from models.manifest import EnergyReference, Feature, Manifest
 from models.resonance import Resonance
 from models.tasks.node_scorer import FitTrees, NodeScorer
@@ -37,13 +37,14 @@ ENERGY = EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0))
 RELATIONS = ("r", "s")
 
 
-def make_trees(_: np.ndarray, x_NF: np.ndarray) -> TreeEnsemble:
+def make_trees(table_NC: np.ndarray, is_exact_C: np.ndarray) -> TreeEnsemble:
     """Two folds, of which some nodes were trained on."""
     folds = [
         (0.1, [make_stump(0, 0.0, -1.0, 1.0), make_stump(9, 0.5, -0.5, 1.5)]),
         (0.2, [make_stump(7, 0.3, 1.0, -2.0)]),
     ]
-    return TreeEnsemble.from_folds(folds, x_NF[::2], np.arange(len(x_NF[::2])) % 2)
+    keys = RowKeys.of_rows(table_NC[::2], is_exact_C)
+    return TreeEnsemble.from_folds(folds, keys, np.arange(len(keys.key_r)) % 2)
 
 
 def save_model(

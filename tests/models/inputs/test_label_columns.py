@@ -14,7 +14,7 @@ from models.base import DynamicsParams
 from models.inputs.graph import UNKNOWN, Graph
 from models.inputs.graph_batch import pack_graphs
 from models.inputs.label_columns import describe_labels, is_labelled_around
-from models.inputs.tree_ensemble import TreeEnsemble, make_stump
+from models.inputs.tree_ensemble import RowKeys, TreeEnsemble, make_stump
 from models.tasks.node_scorer import NodeScorer
 
 PRIOR = 0.2
@@ -67,17 +67,20 @@ def network() -> NodeScorer:
         head_dim=4, memories=8, steps=2, step_size=0.2, bins=4, deviation_hops=2,
     )  # fmt: skip
     graph = make_graph()
-    trees = TreeEnsemble.from_folds(
-        [(0.1, [make_stump(0, 0.0, -1.0, 1.0)])] * 2, graph.x[:9], np.arange(9) % 2
-    )
-    built, _ = ET.from_data(config, [graph], 0, lambda *_: trees)
+    keys = list[RowKeys]()
+
+    def fit_trees(table_NC: np.ndarray, is_exact_C: np.ndarray) -> TreeEnsemble:
+        keys.append(RowKeys.of_rows(table_NC[:9], is_exact_C))
+        stumps = [(0.1, [make_stump(0, 0.0, -1.0, 1.0)])] * 2
+        return TreeEnsemble.from_folds(stumps, keys[0], np.arange(9) % 2)
+
+    built, _ = ET.from_data(config, [graph], 0, fit_trees)
     network = cast(NodeScorer, built.eval())
     columns = network.features.count_node_columns(2)
     # One that reads the rate of the first relation, one that reads the count two steps away.
     stumps = [make_stump(columns, PRIOR, -1.0, 2.0), make_stump(columns + 3, 1.0, 0.0, 0.5)]
-    network.add_label_trees(
-        TreeEnsemble.from_folds([(0.2, stumps)] * 2, graph.x[:9], np.arange(9) % 2), PRIOR
-    )
+    label_trees = TreeEnsemble.from_folds([(0.2, stumps)] * 2, keys[0], np.arange(9) % 2)
+    network.add_label_trees(label_trees, PRIOR)
     network.part_weights.copy_(torch.tensor([0.6, 0.3]))
     network.label_weights.copy_(torch.tensor([[0.5, 0.2, 0.1, -0.3], [0.4, 0.1, 0.9, 0.7]]))
     return network
@@ -142,9 +145,8 @@ def test_labels_need_trees_and_edges_that_are_seen_from_both_ends(changed: dict)
     graph = make_graph()
     config = ETConfig(features=("a", "b", "c"), relations=("r", "s"), dim=8, heads=2, head_dim=4)
     config = config.model_copy(update={k: v for k, v in changed.items() if k != "trees"})
-    trees = TreeEnsemble.from_folds(
-        [(0.1, [make_stump(0, 0.0, -1.0, 1.0)])], graph.x[:0], np.empty(0)
-    )
+    keys = RowKeys.of_rows(np.empty((0, 3)))
+    trees = TreeEnsemble.from_folds([(0.1, [make_stump(0, 0.0, -1.0, 1.0)])], keys, np.empty(0))
     fit = None if "trees" in changed else lambda *_: trees
     network, _ = ET.from_data(config, [graph], 0, fit)
     with pytest.raises(ValueError, match="seen from both ends"):

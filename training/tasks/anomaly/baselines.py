@@ -143,15 +143,23 @@ def fit_trees(
 
 
 def fit_bag(
-    table_NC: np.ndarray, x_NF: np.ndarray, labels: np.ndarray, split: Split, seed: int
+    table_NC: np.ndarray,
+    labels: np.ndarray,
+    split: Split,
+    seed: int,
+    is_exact_C: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float, str]:
-    """A bag of boosted trees, its setting tuned on validation; returned as by `fit_trees`."""
+    """A bag of boosted trees, its setting tuned on validation; returned as by `fit_trees`.
+
+    Args:
+        is_exact_C: as of `fit_stacked_trees`.
+    """
     best: tuple[np.ndarray, float, str] | None = None
     for rounds in (100, 250, 400):
         for leaves in (7, 15, 31):
             config = BoostingConfig(rounds=rounds, leaves=leaves)
-            bag = fit_stacked_trees(table_NC, x_NF, labels, split.train, config, seed)
-            logits = bag(torch.from_numpy(table_NC), torch.from_numpy(x_NF)).numpy()
+            bag = fit_stacked_trees(table_NC, labels, split.train, config, seed, is_exact_C)
+            logits = bag(torch.from_numpy(table_NC)).numpy()
             value = float(roc_auc_score(labels[split.val], logits[split.val]))
             if best is None or value > best[1]:
                 best = logits, value, repr(config)

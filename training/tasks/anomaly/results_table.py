@@ -18,10 +18,10 @@ from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import BAG, GRAPH_BASELINES, TREE_MODELS, fit_bag, fit_trees
 from training.tasks.anomaly.configs import HYBRID, WITH_LABELS, node_train_config
-from training.tasks.anomaly.evaluate import evaluate_nodes
+from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
 from training.tasks.anomaly.neighbor_labels import append_label_columns
 from training.tasks.anomaly.task import NodeTrainConfig
-from training.tasks.anomaly.train import network_config, train_node_scorer
+from training.tasks.anomaly.train import NodeRun, network_config, train_node_scorer
 from training.trainer import count_parameters
 
 COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
@@ -42,7 +42,10 @@ def compute_rows(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
+    """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept.
+
+    A hybrid that is wanted with labels of neighbours and without is trained once: it scores both.
+    """
     ledger, models, splits = ResultsLog(out, fabric), list(models), list(splits)
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS, BAG}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
@@ -52,10 +55,20 @@ def compute_rows(
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
-        data = dataset.fingerprint(split)
+        data, trained = dataset.fingerprint(split), dict[str, NodeRun]()
         for model in models:
             chosen = _recipe_of(model, dataset, split)
-            make = partial(_row, dataset, split, model, chosen, fabric, progress)
+            base, _, variant = model.partition(":")
+            both = f"{base}:{WITH_LABELS}"
+            if base in (*TREE_MODELS, BAG):
+                make = partial(_tree_row, dataset, split, model, chosen)
+            else:
+                shares = variant in (HYBRID, WITH_LABELS) and both in models
+                recipe = _recipe_of(both, dataset, split) if shares else chosen
+                make = partial(
+                    *(_network_row, dataset, split, model, recipe),
+                    *(trained if shares else {}, fabric, progress),
+                )
             key = model, split.name, _mark(model, chosen, data)
             results[model].append(ledger.get_or_compute(key, make))
             progress.advance(task)
@@ -96,43 +109,58 @@ def _tree_hops(chosen: NodeTrainConfig) -> int:
     return max(2, chosen.config["hops"])
 
 
-def _row(
+def _tree_row(
+    dataset: NodeDataset, split: Split, model: str, chosen: NodeTrainConfig
+) -> dict[str, Any]:
+    config = network_config(dataset, chosen)
+    batch = pack_graphs(
+        [dataset.graph],
+        num_relations=len(dataset.relations),
+        edge_features=len(dataset.edge_features),
+    )
+    features = NodeFeatures(
+        *(len(dataset.features), _tree_hops(chosen), config.bins, config.hop_bins),
+        deviation_hops=config.deviation_hops,
+    )
+    table = features.compute_table(batch).numpy()
+    if model in TREE_MODELS:
+        logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
+    else:
+        is_exact_C = features.mark_means(len(dataset.relations))
+        if chosen.labels:
+            table = append_label_columns(table, batch, dataset.labels, split)
+        logits, val, setting = fit_bag(table, dataset.labels, split, 0, is_exact_C)
+    evaluation = evaluate_nodes(logits, dataset.labels, split)
+    return _to_row(dataset, evaluation, val, setting)
+
+
+def _network_row(
     dataset: NodeDataset,
     split: Split,
     model: str,
-    chosen: NodeTrainConfig,
+    recipe: NodeTrainConfig,
+    trained: dict[str, NodeRun],
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    base = model.partition(":")[0]
-    if base in (*TREE_MODELS, BAG):
-        config = network_config(dataset, chosen)
-        batch = pack_graphs(
-            [dataset.graph],
-            num_relations=len(dataset.relations),
-            edge_features=len(dataset.edge_features),
-        )
-        hops = _tree_hops(chosen)
-        features = NodeFeatures(
-            *(len(dataset.features), hops, config.bins, config.hop_bins),
-            deviation_hops=config.deviation_hops,
-        )
-        table = features.compute_table(batch).numpy()
-        if base == BAG:
-            if chosen.labels:
-                table = append_label_columns(table, batch, dataset.labels, split)
-            logits, val, setting = fit_bag(table, dataset.graph.x, dataset.labels, split, 0)
-        else:
-            logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
-        evaluation = evaluate_nodes(logits, dataset.labels, split)
-    else:
+    """The row of a network, of which `trained` has those of the same recipe by their base."""
+    base, _, variant = model.partition(":")
+    if base not in trained:
         baseline = base if base in GRAPH_BASELINES else None
-        result = train_node_scorer(
-            dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
+        trained[base] = train_node_scorer(
+            dataset, split, recipe, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
-        size = count_parameters(result.result.network)
-        evaluation, val = result.with_labels or result.evaluation, result.result.best_val
-        setting = f"epoch {result.result.best_epoch}, {size} parameters"
+    run = trained[base]
+    size = count_parameters(run.result.network)
+    evaluation = run.with_labels if variant == WITH_LABELS else run.evaluation
+    assert evaluation is not None
+    setting = f"epoch {run.result.best_epoch}, {size} parameters"
+    return _to_row(dataset, evaluation, run.result.best_val, setting)
+
+
+def _to_row(
+    dataset: NodeDataset, evaluation: NodeEvaluation, val: float, setting: str
+) -> dict[str, Any]:
     return {
         "dataset": dataset.name,
         "val_roc_auc": val,

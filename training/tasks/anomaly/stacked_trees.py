@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedGroupKFold
 
-from models.inputs.tree_ensemble import Tree, TreeEnsemble, hash_rows
+from models.inputs.tree_ensemble import RowKeys, Tree, TreeEnsemble
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,30 @@ class BoostingConfig:
 
 def fit_stacked_trees(
     table_NC: np.ndarray,
-    x_NF: np.ndarray,
     labels: np.ndarray,
     train: np.ndarray,
     config: BoostingConfig,
     seed: int,
+    is_exact_C: np.ndarray | None = None,
 ) -> TreeEnsemble:
     """Boost trees in folds of the nodes `train`; equal nodes are in one fold.
 
     Args:
         table_NC: the columns that trees read, of all nodes.
-        x_NF: the features of the nodes, by which those that were trained on are known again.
         labels: (N,); only those of `train` are read.
+        is_exact_C: of the first columns, by which nodes that were trained on are known again, as
+            `RowKeys` reads them; all columns if None.
 
     Raises:
         ValueError: fewer nodes of a label, or fewer that differ, than folds.
     """
     y, rows = labels[train], table_NC[train]
-    _require_folds(y, hash_rows(x_NF[train]), config.folds)
+    columns = table_NC.shape[1] if is_exact_C is None else len(is_exact_C)
+    keys = RowKeys.of_rows(rows[:, :columns], is_exact_C)
+    _require_folds(y, keys.group_r, config.folds)
     splitter = StratifiedGroupKFold(config.folds, shuffle=True, random_state=seed)
     folds, fold_r = list[tuple[float, Sequence[Tree]]](), np.zeros(len(train), np.int64)
-    for fold, (seen, left) in enumerate(splitter.split(rows, y, hash_rows(x_NF[train]))):
+    for fold, (seen, left) in enumerate(splitter.split(rows, y, keys.group_r)):
         if len(np.unique(y[seen])) < 2:
             raise ValueError(
                 f"Without fold {fold} of {config.folds} the nodes to train on have one label only. "
@@ -71,7 +74,7 @@ def fit_stacked_trees(
         model = config.build(len(seen), seed + fold).fit(rows[seen], y[seen])
         folds.append(read_boosting(model))
         fold_r[left] = fold
-    return TreeEnsemble.from_folds(folds, x_NF[train], fold_r)
+    return TreeEnsemble.from_folds(folds, keys, fold_r)
 
 
 def fit_part_weights(parts_nE: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -122,8 +125,8 @@ def read_boosting(model: HistGradientBoostingClassifier) -> tuple[float, list[Tr
     return float(model._baseline_prediction.ravel()[0]), trees
 
 
-def _require_folds(y: np.ndarray, keys: np.ndarray, folds: int) -> None:
-    rarest, different = min((y == 0).sum(), (y == 1).sum()), len(np.unique(keys))
+def _require_folds(y: np.ndarray, groups: np.ndarray, folds: int) -> None:
+    rarest, different = min((y == 0).sum(), (y == 1).sum()), len(np.unique(groups))
     if min(rarest, different) < folds:
         raise ValueError(
             f"Trees are fitted in {folds} folds: {folds} nodes of each label that differ in their "

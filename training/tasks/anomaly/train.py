@@ -71,9 +71,9 @@ def train_node_scorer(
     kind = cast(type[NodeScorer], find_architectures()[recipe.model])
     labels = dataset.labels
 
-    def fit_trees(table_NC: np.ndarray, x_NF: np.ndarray) -> TreeEnsemble:
+    def fit_trees(table_NC: np.ndarray, is_exact_C: np.ndarray) -> TreeEnsemble:
         assert recipe.trees is not None
-        return fit_stacked_trees(table_NC, x_NF, labels, split.train, recipe.trees, seed)
+        return fit_stacked_trees(table_NC, labels, split.train, recipe.trees, seed, is_exact_C)
 
     architecture, batch = kind.from_data(
         *(network_config(dataset, recipe), [dataset.graph], seed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,130 @@ def test_the_command_line_reads_a_column_of_labels(data: Cliques, url: str, tmp_
     refused = CliRunner().invoke(basin_app, given)
     assert refused.exit_code == 2
     assert "--bulk reads no labels" in " ".join(refused.output.split())
+
+
+def put(url: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.put(f"{url}/graphs/cliques", json=body, timeout=60)
+
+
+def ask(url: str, targets: list[str]) -> httpx.Response:
+    return post(url, {"graph_id": "cliques", "targets": targets})
+
+
+def test_a_stored_graph_is_scored_by_its_labels(data: Cliques, url: str) -> None:
+    """As the same graph that is sent, whether labels came with it, later, or in a table."""
+    targets = data.ids[:50]
+    right = read_scores(post(url, data.body(data.known, targets=targets)))
+    none = read_scores(post(url, data.body(np.full(NODES, UNKNOWN), targets=targets)))
+    assert put(url, data.rows(data.known)).json()["labels"] is True
+    answer = ask(url, targets)
+    np.testing.assert_allclose(read_scores(answer), right, atol=1e-5)
+    assert answer.json()["labels_known"] == (data.known[:50] != UNKNOWN).sum()
+
+    edges = np.ascontiguousarray(data.edges)
+    tensors = {"x": data.x, "edge_index": edges, "labels": np.full(NODES, UNKNOWN, np.int8)}
+    metadata = {"request": json.dumps({"node_ids": data.ids})}
+    headers = {"content-type": "application/vnd.safetensors"}
+    content = safetensors.numpy.save(tensors, metadata)
+    stored = httpx.put(f"{url}/graphs/cliques", content=content, headers=headers).json()
+    assert stored["labels"] is True
+    np.testing.assert_allclose(read_scores(ask(url, targets)), none, atol=1e-5)
+    known = {data.ids[i]: int(data.labels[i]) for i in np.flatnonzero(data.known != UNKNOWN)}
+    with Client(url) as client:
+        assert client.add_labels("cliques", known)["changed"] == len(known)
+        again = client.add_labels("cliques", known)
+        assert (again["changed"], again["revision"]) == (0, stored["revision"] + 1)
+        np.testing.assert_allclose(read_scores(ask(url, targets)), right, atol=1e-5)
+        changed = client.change_graph("cliques", labels=dict.fromkeys(known))
+        assert changed["revision"] == stored["revision"] + 2
+    np.testing.assert_allclose(read_scores(ask(url, targets)), none, atol=1e-5)
+
+
+def test_the_command_line_stores_labels(data: Cliques, url: str, tmp_path: Path) -> None:
+    frame = pd.read_csv(data.folder / "nodes.csv").assign(is_fraud=data.known)
+    known = frame.replace({"is_fraud": {UNKNOWN: None}})
+    known.assign(is_fraud=None).to_csv(tmp_path / "unknown.csv", index=False)
+    known.to_csv(tmp_path / "known.csv", index=False)
+
+    def run(*command: str) -> str:
+        result = CliRunner().invoke(basin_app, ["graphs", *command, "--server", url])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    tables = ["--nodes", str(tmp_path / "unknown.csv"), "--edges", str(data.folder / "e.csv")]
+    run("put", "cliques", "--model", MODEL, *tables, "--label", "is_fraud")
+    told = run("label", "cliques", str(tmp_path / "known.csv"), "--label", "is_fraud")
+    count = (data.known != UNKNOWN).sum()
+    assert f"{count} of {count} labels are new" in told
+    right = read_scores(post(url, data.body(data.known)))[:50]
+    np.testing.assert_allclose(read_scores(ask(url, data.ids[:50])), right, atol=1e-4)
+
+
+def test_a_new_label_of_a_neighbor_raises_an_alert(data: Cliques, url: str) -> None:
+    """Nodes that score higher once two of the same clique are known to be fraud."""
+    clique = int(np.flatnonzero((data.part == "test") & (data.labels == 1))[0]) // OF_EACH
+    members = data.ids[clique * OF_EACH :][:OF_EACH]
+    frauds = [{"id": id, "label": 1} for id in members[:2]]
+
+    def find_probabilities() -> np.ndarray:
+        results = ask(url, members).json()["results"]
+        return np.array([result["probability"] for result in results])
+
+    put(url, data.rows() | {"labels": []})
+    before = find_probabilities()
+    httpx.post(f"{url}/graphs/cliques/labels", json={"labels": frauds}).raise_for_status()
+    after = find_probabilities()
+    assert (after > before).all()
+    target = int((after - before).argmax())
+    threshold = float(before[target] + after[target]) / 2
+    put(url, data.rows() | {"labels": [], "alerts": {"threshold": threshold}})
+
+    def list_alerted() -> dict[str, float]:
+        alerts = httpx.get(f"{url}/graphs/cliques/alerts?limit=1000").json()["alerts"]
+        return {alert["node_id"]: alert["probability"] for alert in alerts}
+
+    def is_scored(revision: int) -> bool:
+        return httpx.get(f"{url}/graphs/cliques").json()["scored_revision"] == revision
+
+    revision = httpx.get(f"{url}/graphs/cliques").json()["revision"]
+    wait_until(lambda: is_scored(revision))
+    assert members[target] not in list_alerted()
+    httpx.post(f"{url}/graphs/cliques/labels", json={"labels": frauds}).raise_for_status()
+    wait_until(lambda: is_scored(revision + 1))
+    assert list_alerted()[members[target]] == pytest.approx(after[target], abs=1e-5)
+
+
+def test_stored_labels_are_refused_where_nothing_reads_them(
+    data: Cliques, url: str, sample
+) -> None:
+    one = sample(1)
+    labels = [{"node_id": one.node_ids[0], "label": 1}]
+    body = {"graph": one.arrays()["graph"], "model": "et-small", "labels": labels}
+    check(put(url, body), 422, "invalid-graph", "not_read", "/labels")
+    put(url, data.rows())  # without labels
+    for answer in (
+        httpx.post(f"{url}/graphs/cliques/labels", json={"labels": [{"id": "a", "label": 1}]}),
+        httpx.patch(f"{url}/graphs/cliques", json={"labels": [ENTRY]}),
+    ):
+        check(answer, 422, "invalid-graph", "not_read", "/labels")
+
+
+@pytest.mark.parametrize(
+    ("labels", "code", "at"),
+    [
+        ([1], "wrong_type", "/labels/0"),
+        ([{"node_id": "account-0"}], "missing", "/labels/0/label"),
+        ([ENTRY, ENTRY], "duplicate", "/labels/0/node_id"),
+        ([ENTRY | {"node_id": "nobody"}], "unknown_node", "/labels/0"),
+        ([ENTRY | {"label": False}], "wrong_type", "/labels/0/label"),
+        ([ENTRY | {"label": -1}], "out_of_range", "/labels/0/label"),
+    ],
+    ids=str,
+)
+def test_bad_changes_of_labels_are_refused(
+    data: Cliques, url: str, labels: object, code: str, at: str
+) -> None:
+    revision = put(url, data.rows() | {"labels": []}).json()["revision"]
+    answer = httpx.patch(f"{url}/graphs/cliques", json={"labels": labels})
+    check(answer, 422, "invalid-graph", code, at)
+    assert httpx.get(f"{url}/graphs/cliques").json()["revision"] == revision

@@ -31,6 +31,7 @@ def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape)
         features=list(FEATURES),
         edge_features=[],
         relations=relations,
+        labels=False,
         num_nodes=40,
         num_edges=len(np.unique(edges, axis=0)),
         revision=1,

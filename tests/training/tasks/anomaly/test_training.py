@@ -194,8 +194,8 @@ def test_trees_are_tuned_on_validation(dataset: NodeDataset, split: Split) -> No
 
 
 def test_a_bag_is_tuned_on_validation(dataset: NodeDataset, split: Split) -> None:
-    x = dataset.graph.x
-    logits, val, setting = fit_bag(x.astype(np.float64), x, dataset.labels, split, seed=0)
+    table = dataset.graph.x.astype(np.float64)
+    logits, val, setting = fit_bag(table, dataset.labels, split, seed=0)
     assert val == evaluate_nodes(logits, dataset.labels, split).parts["val"].roc_auc
     assert "rounds=" in setting
 
@@ -345,7 +345,7 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     def trained(*_: object) -> None:
         raise RuntimeError("trained")
 
-    monkeypatch.setattr(results_table, "_row", trained)  # nothing is trained again
+    monkeypatch.setattr(results_table, "_network_row", trained)  # nothing is trained again
     from rich.progress import Progress
 
     with Progress(disable=True) as progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -43,6 +43,7 @@ from training.cli_options import (
     run_folder,
     with_resonance,
 )
+from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split, load_node_dataset, load_node_tables, random_splits
 from training.datasets.splits import OPTION_HELP, write_split
 from training.provenance import load_node_data
@@ -57,6 +58,8 @@ from training.tasks.anomaly.configs import (
 )
 from training.tasks.anomaly.export import export_node_scorer
 from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_request_energies
+from training.tasks.anomaly.search import MODELS, Trial, list_variants, search_recipe
+from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import train_node_scorer
 
 
@@ -78,7 +81,7 @@ def _choose_number(split: str, dataset: NodeDataset, ratio: float | None) -> int
 
 
 def anomaly(
-    model: Annotated[str, typer.Option(help="cdat or et")] = "cdat",
+    model: Annotated[str | None, typer.Option(help="cdat, which is the default, or et")] = None,
     dataset: Annotated[
         str, typer.Option(help="tolokers, amazon, yelpchi, payments-accounts or pyg:NAME")
     ] = "tolokers",
@@ -117,6 +120,13 @@ def anomaly(
     labels: Annotated[
         bool, typer.Option(help="a hybrid that reads labels of neighbours too, where they are sent")
     ] = False,
+    search: Annotated[
+        float | None,
+        typer.Option(
+            help="minutes in which to look for a better recipe first, by the validation nodes; of "
+            "both models and with trees and without, unless --model, --hybrid or --labels says"
+        ),
+    ] = None,
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
@@ -168,11 +178,36 @@ def anomaly(
         given = "--hybrid" if hybrid else "--labels"
         raise typer.BadParameter(f"--ablation is of networks without trees: leave out {given}")
     variant = WITH_LABELS if labels else HYBRID if hybrid else ablation
-    chosen = node_train_config(model, source.name, len(chosen_split.train), variant, edges=size)
-    if smoke_test:
-        chosen = smoke_node_config(chosen)
     added = with_resonance(resonance, learn_strength)
-    chosen = replace(chosen, config=chosen.config | added)
+
+    def adapt(recipe: NodeTrainConfig) -> NodeTrainConfig:
+        recipe = smoke_node_config(recipe) if smoke_test else recipe
+        return replace(recipe, config=recipe.config | added)
+
+    fabric = create_fabric(device, precision)
+    trials = list[Trial]()
+    if search is None:
+        rows = len(chosen_split.train)
+        chosen = adapt(node_train_config(model or "cdat", source.name, rows, variant, edges=size))
+    else:
+        fixed = {"--ablation": ablation != "none", "--epochs": epochs, "--batch-nodes": batch_nodes}
+        if given := [option for option, value in fixed.items() if value]:
+            raise typer.BadParameter(f"--search chooses what {given[0]} says: leave one out")
+        log = _search_log(run, source.name, [source.fingerprint(chosen_split), seed])
+        with Progress(console=console, disable=not fabric.is_global_zero) as progress:
+            trials = search_recipe(
+                *(source, chosen_split, search, ResultsLog(log, fabric)),
+                models=MODELS if model is None else (model,),
+                variants=list_variants(hybrid=hybrid, labels=labels),
+                seed=seed,
+                fabric=fabric,
+                progress=progress,
+                tell=lambda line: console.print(line, markup=False, highlight=False),
+                adapt=adapt,
+            )
+        chosen, tree = trials[0].recipe, trials[0].recipe.trees
+        variant = WITH_LABELS if chosen.labels else "none" if tree is None else HYBRID
+        console.print(f"The best of {len(trials)} recipes is trained: {trials[0].name}")
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     if batch_nodes is not None:
@@ -182,12 +217,11 @@ def anomaly(
         )
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
-    suffix = "" if variant == ablation else f"-{variant}"
-    named = f"{model}-{source.name.removesuffix('-single')}{suffix}"
+    suffix = f"-{variant}" if chosen.trees is not None else ""
+    named = f"{chosen.model}-{source.name.removesuffix('-single')}{suffix}"
     name, folder = checkpoint_folder(name or named, out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(chosen_split))
-    fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_node_scorer(
             source,
@@ -200,7 +234,9 @@ def anomaly(
         )
     if fabric.is_global_zero:
         console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
-        written = export_node_scorer(folder, name, source, chosen_split, result, seed=seed)
+        written = export_node_scorer(
+            *(folder, name, source, chosen_split, result), seed=seed, tried=len(trials)
+        )
         for part, metrics in result.evaluation.parts.items():
             console.print(
                 f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "
@@ -213,6 +249,13 @@ def anomaly(
                 f"{shown.pr_auc:.4f}  macro-F1 {shown.macro_f1:.4f}"
             )
         typer.echo(f"{folder} {written.sha256}")
+
+
+def _search_log(run: Path | None, dataset: str, identity: list[Any]) -> Path:
+    """Return where what was tried is kept, so that a search that was killed goes on."""
+    if run is not None:
+        return run / "search.jsonl"
+    return Path("runs") / f"search-{dataset}-{config_hash(identity)[:8]}.jsonl"
 
 
 def neighborhood(

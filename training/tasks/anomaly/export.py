@@ -32,11 +32,24 @@ _HYBRID_PROTOCOL = (
 
 
 def export_node_scorer(
-    folder: Path, name: str, dataset: NodeDataset, split: Split, run: NodeRun, *, seed: int
+    folder: Path,
+    name: str,
+    dataset: NodeDataset,
+    split: Split,
+    run: NodeRun,
+    *,
+    seed: int,
+    tried: int = 0,
 ) -> Checkpoint:
-    """Write `folder`: weights, manifest and model card, read back and verified."""
+    """Write `folder`: weights, manifest and model card, read back and verified.
+
+    Args:
+        tried: recipes of which this was the best on the validation nodes.
+    """
     network, evaluation = run.network, run.evaluation
     protocol = _PROTOCOL if network.features.trees is None else _HYBRID_PROTOCOL
+    if tried:
+        protocol = f"recipe: of {tried} the best by ROC-AUC on the validation nodes; {protocol}"
     metrics = {part: metrics.to_dict() for part, metrics in evaluation.parts.items()}
     if run.with_labels is not None:
         protocol = f"{protocol}; {_LABELS_PROTOCOL}"

@@ -86,7 +86,7 @@ def search_recipe(
         adapt: what is done to the recipes that it begins with.
 
     Returns:
-        All that were tried, the best first. A change that cannot be trained is left out, as `tell` says.
+        All that were tried, the best first; a change that cannot be trained is left out.
 
     Raises:
         ValueError: a recipe that it begins with cannot be trained.

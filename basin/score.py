@@ -100,8 +100,6 @@ def score(
     """
     if bulk is not None and server is not None:
         raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")
-    if bulk is not None and label is not None:
-        raise typer.BadParameter("--bulk reads no labels: leave out --label, or --drop the column.")
     if bulk is None and (parts is not None or ray is not None):
         raise typer.BadParameter("--parts and --ray need --bulk.")
     if str(nodes) == str(edges) == "-":
@@ -126,6 +124,7 @@ def score(
             model=model,
             params=_to_params(parse_params(params)),
             options=options,
+            label=label,
             separator=separator,
             encoding=encoding,
             parts=parts,

@@ -23,6 +23,7 @@ from models.checkpoint import Checkpoint
 from models.inputs.features import append_log_degree, describe_edges
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
+from models.inputs.label_columns import describe_labels
 from models.layouts import EdgeList, GraphPartition
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
@@ -32,6 +33,7 @@ _TEMPORARY_PLAN_FILE = "plan.tmp"
 _LOCK_FILE = "lock"
 _IDS_FILE = "cut/ids.parquet"
 DESCRIBED_EDGES = "cut/edges"
+DESCRIBED_LABELS = "cut/labels"
 _INPUTS = "cut"  # folder of all that is written before the first stage
 _EDGES_PER_PART = 1_000_000  # counting each edge at both ends
 # Names of the arrays of a `GraphPartition` in files, in the order of its fields.
@@ -71,6 +73,7 @@ class Plan:
         sha256: hash of the checkpoint.
         graph: hash of the files of the graph.
         parts: number of parts that the user asked for; None to derive it from the number of edges.
+        labels: whether labels of nodes are read.
         bounds: the first node of each part, and the number of nodes.
         log_degree: mean of log(1 + degree); None in plans of versions that did not write it.
     """
@@ -84,21 +87,36 @@ class Plan:
     step_size: float | None
     resonance: dict[str, Any] | None
     parts: int | None
+    labels: bool = False
     bounds: tuple[int, ...] = field(default=(), compare=False)
     log_degree: float | None = field(default=None, compare=False)
 
     @classmethod
-    def from_model(cls, model: Path, graph: str, params: DynamicsParams, parts: int | None) -> Self:
-        """Plan to score a graph, whose hash is `graph`, with the checkpoint in the folder `model`.
+    def from_model(
+        cls,
+        model: Path,
+        graph: str,
+        params: DynamicsParams,
+        parts: int | None,
+        *,
+        labels: bool = False,
+    ) -> Self:
+        """Plan to score a graph, whose hash is `graph`, with the checkpoint in the folder `model`,
+        and by `labels` of its nodes.
 
         Raises:
-            BulkError: the model or the dynamics do not allow scoring in parts, or the checkpoint
-                cannot be loaded.
+            BulkError: the model or the dynamics do not allow scoring in parts, the model reads no
+                labels, or the checkpoint cannot be loaded.
         """
         loaded = _load_checkpoint(model)
         if not isinstance(loaded.network, NodeScorer):
             raise BulkError(
                 f"{loaded.manifest.name} does not score nodes: name a model of the task `anomaly`."
+            )
+        if labels and loaded.network.label_trees is None:
+            raise BulkError(
+                f"{loaded.manifest.name} reads no labels: leave out --label and --drop the column, "
+                "or name a model that was trained with --labels."
             )
         resonance = loaded.network.resolve_resonance(params.resonance)
         if resonance and resonance.strength != 0:
@@ -123,6 +141,7 @@ class Plan:
             params.step_size,
             None if params.resonance is None else params.resonance.model_dump(),
             parts,
+            labels,
         )
 
     @property
@@ -175,8 +194,11 @@ class Plan:
         store = PartStore(folder, bounds)
         store.delete(_INPUTS, _TEMPORARY_PLAN_FILE)  # of a command that was killed here
         self._write_edge_features(store, network, batch)
+        labels_NC = describe_labels(batch, float(network.label_prior)) if self.labels else None
         for part in store.parts:
             rows = slice(bounds[part], bounds[part + 1])
+            if labels_NC is not None:
+                store.write(DESCRIBED_LABELS, part, labels_NC[rows])
             x_nF = batch.x_NF[rows]
             store.write("cut/x", part, x_nF)
             for r, relation in enumerate(batch.relations):

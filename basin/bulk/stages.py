@@ -23,16 +23,18 @@ import torch
 from torch import Tensor
 
 from basin.bulk.part_store import PartStore
-from basin.bulk.plan import DESCRIBED_EDGES, Plan, bias_name, read_partition
+from basin.bulk.plan import DESCRIBED_EDGES, DESCRIBED_LABELS, Plan, bias_name, read_partition
 from models.base import Block, DynamicsParams
 from models.dynamics.motion import Motion
 from models.energies import AttentionEnergy, Energy
 from models.inputs.features import assemble_columns
+from models.inputs.label_columns import is_labelled_around
 from models.layouts import Attention, GraphPartition, PrecomputedAttention
-from models.tasks.node_scorer import NodeScorer
+from models.tasks.node_scorer import LabelScores, NodeScorer
 
 # Names of kinds and arrays are names of files: an unfinished run must find them again.
 _SCORES = "scores"  # of trees, (n, 1)
+_LABEL_SCORES = "label_scores"  # of trees that read labels, (n, 1)
 
 
 @final
@@ -86,6 +88,7 @@ class PartWorker:
         self._network = network
         self._params = plan.params
         self._relations = range(len(network.config.relations))
+        self._has_labels = plan.labels
 
     def run(self, stage: Stage) -> None:
         """Compute a stage, also if it was computed before, and mark it as done."""
@@ -116,8 +119,12 @@ class PartWorker:
     def _score(self) -> None:
         trees = self._network.features.trees
         assert trees is not None
-        score_n = trees(self._node_columns())
-        self._write(_SCORES, score_n[:, None])
+        columns_nC = self._node_columns()
+        self._write(_SCORES, trees(columns_nC)[:, None])
+        if self._has_labels:
+            assert self._network.label_trees is not None
+            labelled_nC = torch.cat([columns_nC, self._tensor(DESCRIBED_LABELS)], 1)
+            self._write(_LABEL_SCORES, self._network.label_trees(labelled_nC)[:, None])
 
     def _node_columns(self) -> Tensor:
         hops, deviations = self._network.config.hops, self._network.features.deviation_hops
@@ -200,7 +207,14 @@ class PartWorker:
             scores_n = None
             if self._network.features.trees is not None:
                 scores_n = self._tensor(_SCORES)[:, 0].float()
-            self._write("logits", self._network.mix(logits_n, scores_n))
+            by_labels = None
+            if self._has_labels:
+                by_labels = LabelScores(
+                    self._tensor(_LABEL_SCORES)[:, 0].float(),
+                    torch.ones(len(logits_n), dtype=torch.bool),
+                    is_labelled_around(self._tensor(DESCRIBED_LABELS)),
+                )
+            self._write("logits", self._network.mix(logits_n, scores_n, by_labels))
 
     def _finish_attention(self, folder: str, r: int, block: int, is_last: bool) -> Attention:
         """Return the attention of the part, once the `read` stage is done for all parts."""

@@ -35,6 +35,7 @@ def score_tables(
     model: str | None = None,
     params: DynamicsParams | None = None,
     options: ColumnOptions | None = None,
+    label: str | None = None,
     separator: str | None = None,
     encoding: str | None = None,
     parts: int | None = None,
@@ -51,6 +52,7 @@ def score_tables(
         targets: ids of the nodes to return; all nodes if None.
         model: name of a checkpoint in BASIN_CHECKPOINTS; the server's default if None.
         options: which column is what.
+        label: column of the nodes with labels that are known, for a model that reads some.
         separator, encoding: of CSV, see `basin_client.tables.read_table`.
         parts: number of parts; one per million edges if None.
         ray: address of a Ray cluster, or `local`; None to use this process alone.
@@ -70,18 +72,23 @@ def score_tables(
     if ray is not None:
         executor = ray_executor(ray)
     with lock_folder(folder), executor as execute:
-        graph_hash = hash_files([nodes, edges], repr((options, separator, encoding)))
-        new_plan = Plan.from_model(model_folder, graph_hash, params or DynamicsParams(), parts)
+        given = (options, separator, encoding, *([label] if label else []))
+        graph_hash = hash_files([nodes, edges], repr(given))
+        params = params or DynamicsParams()
+        is_labelled = label is not None
+        new_plan = Plan.from_model(model_folder, graph_hash, params, parts, labels=is_labelled)
         plan = new_plan.find_started(folder)
         if plan is None:
             node_table = read_table(nodes, separator=separator, encoding=encoding)
             edge_table = read_table(edges, separator=separator, encoding=encoding)
-            read = graph_from_tables(node_table, edge_table, _schema(manifest), options)
+            schema = _schema(manifest)
+            read = graph_from_tables(node_table, edge_table, schema, options, label)
             for note in read.notes:
                 tell(note)
             others = other_columns(node_table, read, options)
             others.insert(0, _NODE_ID, read.ids.to_numpy(), allow_duplicates=True)
-            graph = Graph(read.x, read.edge_index, read.edge_type, read.edge_attr)
+            arrays = read.x, read.edge_index, read.edge_type, read.edge_attr
+            graph = Graph(*arrays, labels=read.labels)
             plan = new_plan.start(folder, graph, others)
             del node_table, edge_table, read, graph  # the memory is needed for the stages
         others = read_ids(folder)

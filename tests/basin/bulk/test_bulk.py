@@ -24,7 +24,7 @@ from models import checkpoint
 from models.architectures.cdat import CDAT
 from models.architectures.et import ET
 from models.base import DynamicsParams
-from models.inputs.graph import Graph
+from models.inputs.graph import UNKNOWN, Graph
 from models.inputs.tree_ensemble import RowKeys, TreeEnsemble, make_stump
 from models.manifest import EnergyReference, Feature, Manifest
 from models.resonance import Resonance
@@ -62,6 +62,12 @@ def save_model(
     network, _ = architecture.from_data(cast(Any, settings), [graph], 1, fit_trees)
     if fit_trees is not None:
         network.part_weights.copy_(torch.tensor([0.7, 0.4]))
+    if graph.labels is not None:
+        columns = network.features.count_node_columns(len(network.config.relations))
+        stumps = [make_stump(columns, 0.3, -1.0, 2.0), make_stump(columns + 3, 1.0, 0.0, 0.5)]
+        keys = RowKeys.of_rows(np.empty((0, columns)))
+        network.add_label_trees(TreeEnsemble.from_folds([(0.2, stumps)], keys, np.empty(0)), 0.3)
+        network.label_weights.copy_(torch.tensor([[0.5, 0.2, 0.1, -0.3], [0.4, 0.1, 0.9, 0.7]]))
     manifest = Manifest(
         name="random",
         version="1",
@@ -138,6 +144,26 @@ def test_parts_equal_the_whole(tmp_path: Path, architecture: type[NodeScorer], n
             assert convergence[name] == (
                 pytest.approx(value, rel=1e-4, abs=1e-4) if is_float else value
             )
+
+
+def test_labels_are_read_as_in_the_whole_graph(tmp_path: Path) -> None:
+    labels = np.random.default_rng(1).integers(-1, 2, 90).astype(np.int8)
+    labels[:60] = UNKNOWN
+    graph, params = replace(random_graph(), labels=labels), DynamicsParams()
+    model = save_model(tmp_path, ET, graph, make_trees, hops=2)
+    expected, _ = score_whole(model, graph, params)
+    plan = Plan.from_model(model, "a graph", params, 7, labels=True)
+    logits, _ = score(tmp_path / "run", plan.start(tmp_path / "run", graph), run_in_process)
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+    without, _ = score(*start(tmp_path / "none", model, random_graph(), params, 7), run_in_process)
+    np.testing.assert_allclose(without, score_whole(model, random_graph(), params)[0], atol=2e-5)
+    assert (np.abs(without - logits) > 0.01).any()
+
+
+def test_labels_are_refused_where_nothing_reads_them(tmp_path: Path) -> None:
+    model = save_model(tmp_path, ET, random_graph())
+    with pytest.raises(BulkError, match="reads no labels: leave out --label"):
+        Plan.from_model(model, "a graph", DynamicsParams(), 2, labels=True)
 
 
 def test_resonance_turned_off(tmp_path: Path) -> None:

@@ -230,7 +230,9 @@ def test_labels_are_refused_where_nothing_reads_them(data: Cliques, url: str, sa
     check(post(url, stored), 422, "invalid-graph", "not_read", "/labels")
 
 
-def test_the_command_line_reads_a_column_of_labels(data: Cliques, url: str, tmp_path: Path) -> None:
+def test_the_command_line_reads_a_column_of_labels(
+    data: Cliques, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nodes, edges = data.folder / "nodes.csv", data.folder / "e.csv"
     known = pd.read_csv(nodes).assign(is_fraud=data.known).replace({"is_fraud": {UNKNOWN: None}})
     known.to_csv(tmp_path / "known.csv", index=False)
@@ -248,11 +250,12 @@ def test_the_command_line_reads_a_column_of_labels(data: Cliques, url: str, tmp_
     assert with_labels["is_fraud"].notna().sum() == (data.known != UNKNOWN).sum()
     without = score("--drop", "is_fraud")
     np.testing.assert_allclose(without["score"], read_scores(post(url, data.body())), atol=1e-4)
-    folder = str(tmp_path / "bulk")
-    given = ["score", str(nodes), str(edges), "--label", "is_fraud", "--bulk", folder]
-    refused = CliRunner().invoke(basin_app, given)
-    assert refused.exit_code == 2
-    assert "--bulk reads no labels" in " ".join(refused.output.split())
+    monkeypatch.setenv("BASIN_CHECKPOINTS", str(data.models))
+    out, parts = str(tmp_path / "bulk.csv"), ["--bulk", str(tmp_path / "bulk"), "--parts", "3"]
+    given = ["score", str(tmp_path / "known.csv"), str(edges), "--label", "is_fraud", "--out", out]
+    result = CliRunner().invoke(basin_app, [*given, "--model", MODEL, *parts])
+    assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(pd.read_csv(out)["score"], right, atol=1e-4)
 
 
 def put(url: str, body: dict[str, Any]) -> httpx.Response:

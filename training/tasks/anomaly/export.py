@@ -81,6 +81,21 @@ def export_node_scorer(
     )
 
 
+def describe_kind(network: NodeScorer) -> str:
+    """Return what a network is, and how much of its trees is in its score."""
+    kind = network.name.upper()
+    if (trees := network.features.trees) is None:
+        return kind
+    of_network, of_trees = network.part_weights.tolist()
+    kind = (
+        f"Hybrid of {kind} and {trees.shape.trees} boosted trees, {of_network:.2f} and "
+        f"{of_trees:.2f} of their log-odds,"
+    )
+    if network.label_trees is None:
+        return kind
+    return f"{kind} and {network.label_trees.shape.trees} that read labels of neighbours,"
+
+
 def _card(manifest: Manifest, dataset: NodeDataset, network: NodeScorer) -> str:
     test: dict[str, float] = manifest.metrics["test"]  # type: ignore[assignment]
     t = manifest.training
@@ -94,16 +109,9 @@ def _card(manifest: Manifest, dataset: NodeDataset, network: NodeScorer) -> str:
         for part, m in manifest.metrics.items()
         if isinstance(m, dict)
     )
-    kind = manifest.architecture.upper()
-    if (trees := network.features.trees) is not None:
-        of_network, of_trees = network.part_weights.tolist()
-        kind = (
-            f"Hybrid of {kind} and {trees.shape.trees} boosted trees, {of_network:.2f} and "
-            f"{of_trees:.2f} of their log-odds,"
-        )
     return f"""# {manifest.name}
 
-{kind} that scores the nodes of a graph for fraud.
+{describe_kind(network)} that scores the nodes of a graph for fraud.
 
 - **Data**: {t["dataset"]}, {dataset.graph.num_nodes} nodes, {dataset.graph.edge_index.shape[1]}
   edges as stored, {len(manifest.features)} features of nodes,

@@ -217,6 +217,9 @@ def transactions(
         float | None,
         typer.Option(help="alert where it pays: cost of an alert / of a missed fraud, as 0.02"),
     ] = None,
+    hybrid: Annotated[
+        bool, typer.Option(help="with boosted trees that the network reads and is mixed with")
+    ] = False,
     seed: int = 0,
     epochs: EpochsOption = None,
     name: Name = None,
@@ -240,13 +243,15 @@ def transactions(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
-    name, folder = checkpoint_folder(name or f"{model}-{table.name.partition('.')[0]}", out)
+    suffix = "-hybrid" * hybrid
+    named = f"{model}-{table.name.partition('.')[0]}{suffix}"
+    name, folder = checkpoint_folder(name or named, out)
     scored = ScoredOptions(score, account_side, accounts, account_id, account_label)
     described = _describe(
         table, columns, separator, encoding, split, windows, neighbors, hops, known_after, scored
     )
     num_train, unit = len(described.split.train), described.targets.unit
-    recipe = transaction_train_config(model, num_train, unit, smoke=smoke)
+    recipe = transaction_train_config(model, num_train, unit, hybrid=hybrid, smoke=smoke)
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if split_out is not None:
@@ -276,7 +281,9 @@ def transactions(
 def transactions_table(
     table: TableFile,
     label: Label = None,
-    models: Annotated[str, typer.Option(help="comma-separated")] = ",".join(results_table.MODELS),
+    models: Annotated[
+        str, typer.Option(help="comma-separated; et:hybrid and others have boosted trees")
+    ] = ",".join(results_table.MODELS),
     time: Time = "time",
     source: Source = "source",
     target: Target = "target",

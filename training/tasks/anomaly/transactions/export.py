@@ -16,6 +16,7 @@ from training.datasets.nodes import draw_sample
 from training.datasets.transactions import DescribedTransactions
 from training.export import build_manifest, describe_columns
 from training.model_card import build_card
+from training.tasks.anomaly.export import describe_kind
 from training.tasks.anomaly.neighborhoods import compute_quantiles_by_degree
 from training.tasks.anomaly.transactions.train import TransactionEvaluation, TransactionRun
 
@@ -23,6 +24,10 @@ _PROTOCOL = (
     "features of {what} before it; encoders from the rows up to the last one to train on, without "
     "other parts; weights from the training part; epoch, calibration and threshold from the "
     "validation part; the test part measured once, at the end"
+)
+_TREES_PROTOCOL = (
+    "; trees in folds of the training part, weights of the network and the trees from the "
+    "validation part"
 )
 _DESCRIBED_BY = {
     "transactions": "a transaction from its own row and the rows",
@@ -39,6 +44,9 @@ def export_transaction_scorer(
     columns = [Column(feature) for feature in recipe.features]
     fitted = described.history.list_columns(described.targets.numbers[described.fitted])
     unit = described.targets.unit
+    protocol = _PROTOCOL.format(what=_DESCRIBED_BY[unit])
+    if network.features.trees is not None:
+        protocol += _TREES_PROTOCOL
     manifest = build_manifest(
         network,
         data,
@@ -48,7 +56,7 @@ def export_transaction_scorer(
         seed=seed,
         unit=unit,
         fingerprint=described.fingerprint,
-        protocol=_PROTOCOL.format(what=_DESCRIBED_BY[unit]),
+        protocol=protocol,
         features=describe_columns(columns, fitted),
         threshold=evaluation.decision.threshold,
         decision=evaluation.decision,
@@ -59,7 +67,10 @@ def export_transaction_scorer(
         | {"test_by_time": [asdict(period) for period in evaluation.by_time]},
     )
     return save_checkpoint(
-        folder, network, manifest, build_card(manifest, _card(manifest, described, evaluation))
+        folder,
+        network,
+        manifest,
+        build_card(manifest, _card(manifest, described, evaluation, network)),
     )
 
 
@@ -115,7 +126,10 @@ def _compute_energy_reference(
 
 
 def _card(
-    manifest: Manifest, described: DescribedTransactions, evaluation: TransactionEvaluation
+    manifest: Manifest,
+    described: DescribedTransactions,
+    evaluation: TransactionEvaluation,
+    network: NodeScorer,
 ) -> str:
     recipe, decision, training = described.recipe, manifest.decision, manifest.training
     assert decision is not None
@@ -150,7 +164,7 @@ def _card(
         )
     return f"""# {manifest.name}
 
-{manifest.architecture.upper()} that scores {scores}, each by {scored_by}.
+{describe_kind(network)} that scores {scores}, each by {scored_by}.
 
 - **Data**: {training["dataset"]}, {len(labels)} {unit}, {int((labels >= 0).sum())} of them
   labelled, {100 * float((labels == 1).sum() / (labels >= 0).sum()):.2f} % of these fraud.

@@ -16,7 +16,7 @@ from training.common.hardware import format_machines
 from training.common.results_log import ResultKey, ResultRow, ResultsLog, config_hash
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREE_MODELS, list_trees
-from training.tasks.anomaly.configs import DYNAMICS
+from training.tasks.anomaly.configs import DYNAMICS, HYBRID
 from training.tasks.anomaly.decisions import DecisionRule
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.train import (
@@ -53,8 +53,9 @@ def compute_rows(
     Raises:
         ValueError: for an unknown model.
     """
-    if unknown := [model for model in models if model not in MODELS]:
-        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
+    known = (*MODELS, *(f"{model}:{HYBRID}" for model in (*DYNAMICS, *GRAPH_BASELINES)))
+    if unknown := [model for model in models if model not in known]:
+        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
     data = [described.fingerprint, described.recipe.model_dump(mode="json")]
     jobs: list[tuple[ResultKey, Callable[[], ResultRow]]] = []
     for seed in seeds:
@@ -69,9 +70,11 @@ def compute_rows(
 
 def _recipe(described: DescribedTransactions, model: str, smoke: bool) -> NodeTrainConfig:
     """An architecture's own recipe; a baseline gets CDAT's."""
-    known = model if model in DYNAMICS else "cdat"
+    base, _, variant = model.partition(":")
+    known = base if base in DYNAMICS else "cdat"
     num_train, unit = len(described.split.train), described.targets.unit
-    return transaction_train_config(known, num_train, unit, smoke=smoke)
+    is_hybrid = variant == HYBRID
+    return transaction_train_config(known, num_train, unit, hybrid=is_hybrid, smoke=smoke)
 
 
 def _compute_row(
@@ -86,14 +89,14 @@ def _compute_row(
     if model in TREE_MODELS:
         evaluation, val, setting = _fit_trees(described, model, seed, rule, smoke)
     else:
-        config = _recipe(described, model, smoke)
+        config, base = _recipe(described, model, smoke), model.partition(":")[0]
         run = train_transaction_scorer(
             described,
             config,
             seed=seed,
             fabric=fabric,
             rule=rule,
-            baseline=None if model in DYNAMICS else model,
+            baseline=None if base in DYNAMICS else base,
             progress=progress,
         )
         evaluation, val = run.evaluation, run.result.best_val

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
@@ -95,6 +95,22 @@ class TransactionTrainingTask(TrainingTask):
         return float(
             average_precision_score(self.described.targets.labels[val], self.predict(network, val))
         )
+
+    def describe(self, rows: np.ndarray) -> np.ndarray:
+        """Return the columns (n, C) that trees read, of targets in their neighbourhoods."""
+        return self._read(rows, self.architecture.features.compute_node_columns)
+
+    def predict_trees(self, rows: np.ndarray) -> np.ndarray:
+        """Return the log-odds (n,) that the trees of a hybrid give targets."""
+        features = self.architecture.features
+        return self._read(rows, features.compute_table)[:, features.count_node_columns(1)]
+
+    def _read(self, rows: np.ndarray, compute: Callable[[GraphBatch], Tensor]) -> np.ndarray:
+        parts, size = [], _AT_A_TIME[self.described.targets.unit]
+        for start in range(0, len(rows), size):
+            graph, places = self.described.build_graph(rows[start : start + size])
+            parts.append(compute(self.architecture.pack([graph])).numpy()[places])
+        return np.concatenate(parts)
 
     @torch.no_grad()
     def predict(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import nn
 
 from models.base import temporary_seed
 from models.inputs.graph import Graph
+from models.inputs.tree_ensemble import TreeEnsemble
 from models.manifest import Calibration, Decision
 from models.registry import find_architectures
 from models.tasks.node_config import NodeConfig
 from models.tasks.node_scorer import NodeScorer
-from training.datasets.nodes import Split
+from training.datasets.nodes import Split, draw_sample
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.configs import DYNAMICS
 from training.tasks.anomaly.decisions import DecisionRule, Population, choose_threshold
 from training.tasks.anomaly.evaluate import NodeMetrics, compute_node_metrics, fit_calibration
+from training.tasks.anomaly.stacked_trees import (
+    BoostingConfig,
+    fit_part_weights,
+    fit_stacked_trees,
+)
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.task import TransactionTrainingTask
 from training.trainer import TrainResult, fit
 
 _FEW_ROWS = 50_000  # labelled, to train on
 _FITTED_ROWS = 50_000  # whose quantiles are the bins of the features
+_TREE_ROWS = 200_000  # that trees are fitted to
 _PERIODS = 5
 BUDGET = 0.01  # share of targets that `TransactionMetrics` looks at
 
@@ -85,14 +94,20 @@ class TransactionRun:
 
 
 def transaction_train_config(
-    model: str, train_rows: int, unit: str = "transactions", *, smoke: bool = False
+    model: str,
+    train_rows: int,
+    unit: str = "transactions",
+    *,
+    hybrid: bool = False,
+    smoke: bool = False,
 ) -> NodeTrainConfig:
     """The recipe of `model` ("cdat" or "et"), by the number of labelled targets to train on, and
     whether they are transactions or accounts, of which there are fewer to a table.
 
     Features of the neighbours are in the series of each transaction, so none are averaged. With few
     rows the network is small and its training short: what it learns beyond that does not last until
-    the validation part (docs/decisions/0034-transactions.md).
+    the validation part (docs/decisions/0034-transactions.md). A `hybrid` has boosted trees on the
+    features of the target itself.
 
     Raises:
         ValueError: for an unknown model.
@@ -115,6 +130,7 @@ def transaction_train_config(
         learning_rate=1e-3,
         weight_decay=0.1,
         batch_nodes=128 if are_accounts else 512,
+        trees=BoostingConfig() if hybrid else None,
         check_every=1,
     )
 
@@ -147,7 +163,11 @@ def train_transaction_scorer(
         rows = np.sort(np.random.default_rng(seed).choice(rows, _FITTED_ROWS, replace=False))
     x_NF = described.history.describe_kinds(described.targets.numbers[rows])
     alone = Graph(x_NF, np.zeros((2, 0), np.int64))
-    architecture = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
+    fit_trees = None
+    if recipe.trees is not None:
+        plain = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
+        fit_trees = partial(_fit_trees, described, plain, recipe, seed)
+    architecture = cast(NodeScorer, kind.from_data(config, [alone], seed, fit_trees)[0])
     network: nn.Module = architecture
     if baseline is not None:
         with temporary_seed(seed):
@@ -157,8 +177,36 @@ def train_transaction_scorer(
     result = fit(network, task, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress)
     population = task.predict(network, described.population)
     labelled = {part: task.predict(network, rows) for part, rows in described.measured.items()}
+    if recipe.trees is not None:
+        architecture.to("cpu")
+        scores = {part: task.predict_trees(rows) for part, rows in described.measured.items()}
+        val = np.stack([labelled["val"], scores["val"]], 1)
+        *weights, _ = fit_part_weights(val, labels[described.measured["val"]])
+        of_network, of_trees = np.array(weights, np.float32)
+        architecture.part_weights.copy_(torch.tensor([of_network, of_trees]))
+        labelled = {
+            part: of_network * values + of_trees * scores[part] for part, values in labelled.items()
+        }
+        shown = task.predict_trees(described.population)
+        population = of_network * population + of_trees * shown
     evaluation = evaluate(described, labelled, population, rule or DecisionRule())
     return TransactionRun(result, evaluation, architecture.to("cpu").eval(), recipe)
+
+
+def _fit_trees(
+    described: DescribedTransactions,
+    plain: NodeScorer,
+    recipe: NodeTrainConfig,
+    seed: int,
+    _: np.ndarray,
+    is_exact_C: np.ndarray,
+) -> TreeEnsemble:
+    """Fit trees to the training targets, each in its neighbourhood; `plain` has none."""
+    assert recipe.trees is not None
+    rows = draw_sample(described.split.train, _TREE_ROWS)
+    task = TransactionTrainingTask(described, plain, recipe, torch.device("cpu"))
+    labels, train = described.targets.labels[rows], np.arange(len(rows))
+    return fit_stacked_trees(task.describe(rows), labels, train, recipe.trees, seed, is_exact_C)
 
 
 def evaluate(

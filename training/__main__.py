@@ -6,6 +6,7 @@ import typer
 from basin_client.command_line import run
 
 from training.release import cards, ship
+from training.studies.hybrid_parts import hybrid_parts
 from training.studies.node_columns import node_columns
 from training.studies.ood.cli import out_of_distribution
 from training.studies.reproduce.cli import memories, reproduce
@@ -30,6 +31,7 @@ for command in (
         memories,
         out_of_distribution,
         resonance_table,
+        hybrid_parts,
         node_columns,
     ),
     *(photos, photos_table, transactions, transactions_table, payments),

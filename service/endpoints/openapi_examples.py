@@ -70,13 +70,21 @@ def _add_graphs(document: dict[str, Any], scorers: list[Scorer]) -> None:
             added[model.name] = {"value": rows}
             continue
         nodes, edges = example["nodes"], example["edges"]
-        stored[model.name] = {"value": {"model": model.name, "nodes": nodes, "edges": edges}}
+        graph = {"model": model.name, "nodes": nodes, "edges": edges}
+        change: dict[str, Any] = {}
+        if model.network.label_trees is not None:
+            graph["labels"] = [{"node_id": nodes[0]["id"], "label": 1}]
+            change["labels"] = [{"node_id": nodes[0]["id"], "label": None}]
+            known = {"labels": [{"id": nodes[1]["id"], "label": 0}]}
+            labels = _examples_of(document, "post", "/graphs/{id}/labels")
+            labels[model.name] = {"value": known}
+        stored[model.name] = {"value": graph}
         new = nodes[0] | {"id": "new"}
         edge = edges[0] | {"source": "new", "target": nodes[1]["id"]}
         for method, path, body in (
             ("post", "/graphs/{id}/nodes", {"nodes": [new]}),
             ("post", "/graphs/{id}/edges", {"edges": [edge | {"source": nodes[2]["id"]}]}),
-            ("patch", "/graphs/{id}", {"nodes": [new], "edges": [edge]}),
+            ("patch", "/graphs/{id}", {"nodes": [new], "edges": [edge], **change}),
         ):
             _examples_of(document, method, path)[model.name] = {"value": body}
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
 from models.inputs.transactions import Transactions, find_history_kind
+from tests.support.few_references import few_references
 from training.__main__ import app
 
 COLUMNS = ("--category", "type", "--shared", "device", "--id", "id", "--drop", "typology")
@@ -27,7 +28,8 @@ def train_accounts(frame: pd.DataFrame, folder: Path, *options: str) -> str:
         *("--name", "accounts", "--device", "cpu", "--out", str(folder / "accounts")),
         *("--run-folder", str(folder / "run")),
     ]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    with few_references():
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -23,6 +23,7 @@ from models.inputs.graph import UNKNOWN, Graph
 from service.endpoints.anomaly.schemas import ScoreResponse
 from service.workers.large_json import MAX_INLINE_BYTES
 from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.support.few_references import few_references
 from tests.support.server import Start, answers_with, wait_until
 from training.__main__ import app
 
@@ -59,7 +60,8 @@ class Cliques:
         }
         given = [str(part) for pair in options.items() for part in pair]
         command = ["anomaly", "--model", "et", "--labels", "--smoke", "--device", "cpu", *given]
-        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        with few_references():
+            result = CliRunner().invoke(app, command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         self.folder, self.output, self.models = folder, result.output, folder / "models"
         self.part = (

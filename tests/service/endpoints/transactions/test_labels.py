@@ -14,6 +14,7 @@ from basin_client import Client
 from typer.testing import CliRunner
 
 from basin.cli import app
+from tests.support.few_references import few_references
 from tests.support.live_transactions import add
 from training.__main__ import app as training
 from training.datasets.payments import simulate_payments
@@ -36,7 +37,8 @@ def folder(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pat
     command = ["transactions", str(table), "--label", "is_fraud", "--category", "type"]
     command += ["--shared", "device", "--id", "id", "--known-after", str(DAY), "--smoke"]
     command += ["--name", MODEL, "--out", str(folder / MODEL)]
-    result = CliRunner().invoke(training, command, catch_exceptions=False)
+    with few_references():
+        result = CliRunner().invoke(training, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return folder
 

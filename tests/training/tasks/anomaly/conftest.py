@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from models.inputs.graph import Graph
+from tests.support.few_references import few_references
 from training.datasets import NodeDataset
 
 
@@ -33,14 +35,16 @@ def dataset() -> NodeDataset:
 
 
 @pytest.fixture
-def command(dataset: NodeDataset, tmp_path: Path) -> list[str]:
+def command(dataset: NodeDataset, tmp_path: Path) -> Iterator[list[str]]:
     """`anomaly` on tables of one's own."""
     nodes = pd.DataFrame(dataset.graph.x, columns=list(dataset.features))
     nodes.assign(id=range(600), is_fraud=dataset.labels).to_csv(tmp_path / "My n.csv", index=False)
     edges = pd.DataFrame(dataset.graph.edge_index.T, columns=["source", "target"])
     edges.to_csv(tmp_path / "e.csv", index=False)
-    return [
+    given = [
         *("anomaly", "--smoke", "--device", "cpu", "--model", "et", "--label", "is_fraud"),
         *("--nodes", str(tmp_path / "My n.csv"), "--edges", str(tmp_path / "e.csv")),
         *("--out", str(tmp_path / "checkpoint"), "--run-folder", str(tmp_path / "run")),
     ]
+    with few_references():
+        yield given

@@ -96,7 +96,7 @@ def test_every_setting_is_one_of_a_recipe() -> None:
 
 
 def test_what_is_trained_is_the_best(command: list[str], tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [*command, "--search", "0.1", "--hybrid"])
+    result = CliRunner().invoke(app, [*command, "--search", "0.05", "--hybrid"])
     assert result.exit_code == 0, result.output
     assert "The best of" in result.output
     manifest = load_checkpoint(tmp_path / "checkpoint").manifest

@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
 from models.tasks.node_scorer import NodeScorer
+from tests.support.few_references import few_references
 from training.cli_options import create_fabric
 from training.datasets.payments import simulate_payments
 from training.datasets.splits import split_by_time
@@ -46,7 +47,8 @@ def test_what_is_measured_is_what_scores(
     assert run.evaluation.parts["test"].all.roc_auc > 0.6
     if baseline is not None:
         return
-    written = export_transaction_scorer(tmp_path / "hybrid", "hybrid", described, run, seed=0)
+    with few_references():
+        written = export_transaction_scorer(tmp_path / "hybrid", "hybrid", described, run, seed=0)
     assert "trees in folds of the training part" in written.manifest.training["protocol"]
     assert (tmp_path / "hybrid" / "README.md").read_text().count("Hybrid of ET and 60 boosted")
     network = cast(NodeScorer, load_checkpoint(tmp_path / "hybrid").network)

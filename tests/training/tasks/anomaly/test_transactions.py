@@ -19,6 +19,7 @@ from models.checkpoint import load_checkpoint
 from models.manifest import Decision
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeScorer
+from tests.support.few_references import few_references
 from training.__main__ import app
 from training.cli_options import create_fabric
 from training.datasets import transactions as transactions_module
@@ -276,7 +277,8 @@ def test_one_command_makes_a_checkpoint_that_reads_rows(
         *("--device", "cpu", "--out", str(tmp_path / "out"), "--run-folder", str(tmp_path / "run")),
         *("--split-out", str(tmp_path / "split.csv"), "--split", "group:source"),
     ]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    with few_references():
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0
     manifest = load_checkpoint(tmp_path / "out").manifest
     assert manifest.transactions is not None

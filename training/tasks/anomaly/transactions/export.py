@@ -25,6 +25,7 @@ _PROTOCOL = (
     "other parts; weights from the training part; epoch, calibration and threshold from the "
     "validation part; the test part measured once, at the end"
 )
+_REFERENCES = 2000  # targets whose energies are compared with
 _TREES_PROTOCOL = (
     "; trees in folds of the training part, weights of the network and the trees from the "
     "validation part"
@@ -120,7 +121,7 @@ def _compute_energy_reference(
 ) -> EnergyReference:
     """Quantiles of final energy per node over neighbourhoods of training targets, which are what
     a server scores them in."""
-    rows = draw_sample(described.split.train, 2000)
+    rows = draw_sample(described.split.train, _REFERENCES)
     graphs = (described.build_graph(np.array([row]))[0] for row in rows)
     return compute_quantiles_by_degree(network, ((network.pack([each]), None) for each in graphs))
 

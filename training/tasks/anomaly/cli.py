@@ -124,7 +124,8 @@ def anomaly(
         float | None,
         typer.Option(
             help="minutes in which to look for a better recipe first, by the validation nodes; of "
-            "both models and with trees and without, unless --model, --hybrid or --labels says"
+            "both models and with trees and without, unless --model, --hybrid or --labels says",
+            min=0,
         ),
     ] = None,
     seed: int = 0,
@@ -193,6 +194,8 @@ def anomaly(
         fixed = {"--ablation": ablation != "none", "--epochs": epochs, "--batch-nodes": batch_nodes}
         if given := [option for option, value in fixed.items() if value]:
             raise typer.BadParameter(f"--search chooses what {given[0]} says: leave one out")
+        if name or out:
+            checkpoint_folder(name or "search", out)  # before the time is spent
         log = _search_log(run, source.name, [source.fingerprint(chosen_split), seed])
         with Progress(console=console, disable=not fabric.is_global_zero) as progress:
             trials = search_recipe(

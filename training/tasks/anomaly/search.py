@@ -86,10 +86,11 @@ def search_recipe(
         adapt: what is done to the recipes that it begins with.
 
     Returns:
-        All that were tried, the best first; a change that cannot be trained is left out.
+        All that were tried, the best first. What cannot be trained is left out, as trees are where
+        there are too few frauds.
 
     Raises:
-        ValueError: a recipe that it begins with cannot be trained.
+        ValueError: none of those that it begins with can be trained.
     """
     rng, data = np.random.default_rng(seed), dataset.fingerprint(split)
     edges, trials = dataset.graph.edge_index.shape[1], list[Trial]()
@@ -99,9 +100,16 @@ def search_recipe(
         evaluation = run.with_labels or run.evaluation
         return {"val_roc_auc": evaluation.parts["val"].roc_auc}
 
+    failed = list[ValueError]()
+
     def take(name: str, recipe: NodeTrainConfig) -> None:
         key = ResultKey(name, split.name, config_hash([data, seed, recipe.to_dict()]))
-        row = log.get_or_compute(key, partial(describe, recipe))
+        try:
+            row = log.get_or_compute(key, partial(describe, recipe))
+        except ValueError as error:
+            failed.append(error)
+            tell(f"{name}: not trained: {error}")
+            return
         trials.append(Trial(recipe, name, row["val_roc_auc"], row["seconds"]))
         best = max(trial.value for trial in trials)
         tell(f"{name}: validation ROC-AUC {row['val_roc_auc']:.4f}, best {best:.4f}")
@@ -115,6 +123,8 @@ def search_recipe(
         if has_time():
             recipe = node_train_config(model, dataset.name, len(split.train), variant, edges=edges)
             take(model if variant == "none" else f"{model}:{variant}", adapt(recipe))
+    if not trials:
+        raise failed[0]
     tried = [trial.recipe for trial in trials]
     for _ in range(_MOST_TRIALS):
         if not has_time():
@@ -124,10 +134,7 @@ def search_recipe(
         if changed in tried:
             continue
         tried.append(changed)
-        try:
-            take(f"{best.name.partition(' ')[0]} {what}", changed)
-        except ValueError as error:
-            tell(f"{what}: not trained: {error}")
+        take(f"{best.name.partition(' ')[0]} {what}", changed)
     return sorted(trials, key=lambda trial: -trial.value)
 
 

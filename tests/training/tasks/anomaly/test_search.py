@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lightning_fabric import Fabric
 from rich.progress import Progress
@@ -87,7 +88,18 @@ def test_a_change_that_cannot_be_trained_is_told(
     monkeypatch.setattr(searching, "_TREES", {})
     trials, told = search(dataset, split, tmp_path / "search.jsonl", 10)
     assert len(trials) == 4
-    assert told[-1].startswith("hops=-1: not trained: ")
+    assert "hops=-1: not trained: " in told[-1]
+
+
+def test_trees_are_left_out_where_there_are_too_few_frauds(
+    dataset: NodeDataset, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_MOST_TRIALS", 0)
+    fraud = dataset.labels[split.train] == 1
+    few = replace(split, train=np.r_[split.train[fraud][:1], split.train[~fraud]])
+    trials, told = search(dataset, few, tmp_path / "search.jsonl", 10)
+    assert {trial.name for trial in trials} == {"et", "cdat"}
+    assert "et:hybrid: not trained: Trees are fitted in 2 folds" in told[2]
 
 
 def test_every_setting_is_one_of_a_recipe() -> None:

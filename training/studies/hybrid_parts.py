@@ -59,9 +59,9 @@ def score_parts(
         "all, with labels": network.mix(trained, scores_N, by_labels),
     }
     for steps in _STEPS:
-        alone = compute_network(steps)
-        parts[f"network, {steps} steps"] = alone
-        parts[f"network and trees, {steps} steps"] = network.mix(alone, scores_N)
+        alone, after = compute_network(steps), f"{steps} step{'s' * (steps != 1)}"
+        parts[f"network, {after}"] = alone
+        parts[f"network and trees, {after}"] = network.mix(alone, scores_N)
     return {name: logits_N.numpy() for name, logits_N in parts.items()}
 
 

@@ -29,5 +29,5 @@ def test_parts_of_a_hybrid() -> None:
     trained = parts["network that reads the trees"]
     np.testing.assert_array_equal(parts["network, 2 steps"], trained)
     np.testing.assert_array_equal(parts["network and trees, 2 steps"], parts["network and trees"])
-    for steps in (0, 1, 64):
-        assert (parts[f"network, {steps} steps"] != trained).any()
+    for after in ("0 steps", "1 step", "64 steps"):
+        assert (parts[f"network, {after}"] != trained).any()

@@ -30,7 +30,7 @@ def describe_labels(batch: GraphBatch, prior: float) -> Tensor:
         float64 (N, 4 relations). The label of a node is in none of its own columns.
     """
     assert batch.labels_N is not None
-    known_N2 = count_known(batch.labels_N.cpu().numpy())
+    known_N2 = mark_known(batch.labels_N.cpu().numpy())
     outside, columns = batch.outside, list[np.ndarray]()
     for place, relation in enumerate(batch.relations):
         near_NN = _to_sparse(relation)
@@ -48,7 +48,7 @@ def describe_labels(batch: GraphBatch, prior: float) -> Tensor:
     return torch.from_numpy(np.stack(columns, 1))
 
 
-def count_known(labels_N: np.ndarray) -> np.ndarray:
+def mark_known(labels_N: np.ndarray) -> np.ndarray:
     """Return whether each label is known, and whether it is fraud: float64 (N, 2)."""
     return np.stack([labels_N >= 0, labels_N == 1], 1).astype(np.float64)
 

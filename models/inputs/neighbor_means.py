@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from models.inputs.features import assemble_columns, count_averaged_columns
 from models.inputs.graph import OutsideEdges, OutsideNeighbors
-from models.inputs.label_columns import count_known
+from models.inputs.label_columns import mark_known
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.kernels import node_features as kernels
 
@@ -119,7 +119,7 @@ class NeighborMeans:
             self._grow(int(rows.max()) + 1)
             self._is_pending[rows] = True
         if self._rule.labels and labels is not None:
-            self._labels[:, rows, :2] = count_known(labels)
+            self._labels[:, rows, :2] = mark_known(labels)
         for relation, layers in enumerate(self._layers):
             indptr, _ = neighbors(rows, relation, self._rule.undirected)
             layers[0, rows, : self._features] = x

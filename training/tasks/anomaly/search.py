@@ -151,11 +151,11 @@ def _change(recipe: NodeTrainConfig, rng: np.random.Generator) -> tuple[NodeTrai
         space += [("trees", *each) for each in _TREES.items()]
     if recipe.batch_nodes is None:  # the whole graph in each step: that is what the size asks for
         space = [each for each in space if each[1] != "batch_nodes"]
-    told = list[str]()
+    names = list[str]()
     for place in rng.permutation(len(space))[: rng.integers(1, _MOST_CHANGES + 1)]:
         where, name, choices = space[place]
         value = choices[rng.integers(len(choices))]
-        told.append(f"{name}={value}")
+        names.append(f"{name}={value}")
         if where == "config":
             recipe = replace(recipe, config=recipe.config | {name: value})
         elif where == "loop":
@@ -163,4 +163,4 @@ def _change(recipe: NodeTrainConfig, rng: np.random.Generator) -> tuple[NodeTrai
         else:
             assert recipe.trees is not None
             recipe = replace(recipe, trees=replace(recipe.trees, **{name: value}))
-    return recipe, " ".join(told)
+    return recipe, " ".join(names)

@@ -310,9 +310,9 @@ def test_the_command_line_stores_labels(data: Cliques, url: str, tmp_path: Path)
 
     tables = ["--nodes", str(tmp_path / "unknown.csv"), "--edges", str(data.folder / "e.csv")]
     run("put", "cliques", "--model", MODEL, *tables, "--label", "is_fraud")
-    told = run("label", "cliques", str(tmp_path / "known.csv"), "--label", "is_fraud")
+    output = run("label", "cliques", str(tmp_path / "known.csv"), "--label", "is_fraud")
     count = (data.known != UNKNOWN).sum()
-    assert f"{count} of {count} labels are new" in told
+    assert f"{count} of {count} labels are new" in output
     right = read_scores(post(url, data.body(data.known)))[:50]
     np.testing.assert_allclose(read_scores(ask(url, data.ids[:50])), right, atol=1e-4)
 

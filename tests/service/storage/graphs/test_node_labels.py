@@ -43,8 +43,8 @@ def build(nodes: int, rng: np.random.Generator) -> DynamicGraph:
 
 def update(graph: DynamicGraph, one: Update) -> bool:
     """Apply an update as it is kept; return whether it changed anything."""
-    kept = Update.from_json(one.to_json(), 2)
-    if (change := graph.plan(kept)) is None:
+    logged = Update.from_json(one.to_json(), 2)
+    if (change := graph.plan(logged)) is None:
         return False
     graph.commit(change, graph.revision + 1)
     return True

@@ -33,7 +33,7 @@ def shrink(recipe: NodeTrainConfig) -> NodeTrainConfig:
 
 
 def search(dataset: NodeDataset, split: Split, log: Path, minutes: float) -> tuple[list, list]:
-    told = list[str]()
+    lines = list[str]()
     with Progress(disable=True) as progress:
         trials = search_recipe(
             *(dataset, split, minutes, ResultsLog(log)),
@@ -42,10 +42,10 @@ def search(dataset: NodeDataset, split: Split, log: Path, minutes: float) -> tup
             seed=0,
             fabric=Fabric(accelerator="cpu", devices=1),
             progress=progress,
-            tell=told.append,
+            tell=lines.append,
             adapt=shrink,
         )
-    return trials, told
+    return trials, lines
 
 
 def test_a_search_begins_with_the_recipes_and_goes_on(
@@ -53,17 +53,17 @@ def test_a_search_begins_with_the_recipes_and_goes_on(
 ) -> None:
     monkeypatch.setattr(searching, "_MOST_TRIALS", 6)
     log = tmp_path / "search.jsonl"
-    trials, told = search(dataset, split, log, 10)
+    trials, lines = search(dataset, split, log, 10)
     assert len(trials) > 4
-    assert [line.rpartition(": ")[0] for line in told[:4]] == [
+    assert [line.rpartition(": ")[0] for line in lines[:4]] == [
         *("et", "cdat", "et:hybrid", "cdat:hybrid")
     ]
     values = [trial.value for trial in trials]
     assert values == sorted(values, reverse=True)
-    assert f"best {values[0]:.4f}" in [line for line in told if "validation" in line][-1]
-    kept = log.read_text()
+    assert f"best {values[0]:.4f}" in [line for line in lines if "validation" in line][-1]
+    before = log.read_text()
     assert search(dataset, split, log, 10)[0] == trials
-    assert log.read_text() == kept  # nothing was trained again
+    assert log.read_text() == before  # nothing was trained again
     labels = dataset.labels.copy()
     labels[split.test] = 1 - labels[split.test]
     others, _ = search(replace(dataset, labels=labels), split, tmp_path / "other.jsonl", 10)
@@ -79,16 +79,16 @@ def test_no_recipe_is_begun_that_would_end_too_late(
     assert [trial.name for trial in trials] == ["et"]
 
 
-def test_a_change_that_cannot_be_trained_is_told(
+def test_a_change_that_cannot_be_trained_is_named(
     dataset: NodeDataset, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_MOST_TRIALS", 2)
     monkeypatch.setattr(searching, "_NETWORK", {"hops": (-1,)})
     monkeypatch.setattr(searching, "_LOOP", {})
     monkeypatch.setattr(searching, "_TREES", {})
-    trials, told = search(dataset, split, tmp_path / "search.jsonl", 10)
+    trials, lines = search(dataset, split, tmp_path / "search.jsonl", 10)
     assert len(trials) == 4
-    assert "hops=-1: not trained: " in told[-1]
+    assert "hops=-1: not trained: " in lines[-1]
 
 
 def test_trees_are_left_out_where_there_are_too_few_frauds(
@@ -97,9 +97,9 @@ def test_trees_are_left_out_where_there_are_too_few_frauds(
     monkeypatch.setattr(searching, "_MOST_TRIALS", 0)
     fraud = dataset.labels[split.train] == 1
     few = replace(split, train=np.r_[split.train[fraud][:1], split.train[~fraud]])
-    trials, told = search(dataset, few, tmp_path / "search.jsonl", 10)
+    trials, lines = search(dataset, few, tmp_path / "search.jsonl", 10)
     assert {trial.name for trial in trials} == {"et", "cdat"}
-    assert "et:hybrid: not trained: Trees are fitted in 2 folds" in told[2]
+    assert "et:hybrid: not trained: Trees are fitted in 2 folds" in lines[2]
 
 
 def test_every_setting_is_one_of_a_recipe() -> None:

@@ -41,6 +41,10 @@ Resonating = Annotated[
 LearnStrength = Annotated[
     bool, typer.Option("--learn-strength", help="of the resonance, for each head")
 ]
+Members = Annotated[
+    int,
+    typer.Option(help="networks of different seeds, served as one model: the mean", min=1),
+]
 SmokeOption = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 
 console = Console(stderr=True)

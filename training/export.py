@@ -67,7 +67,7 @@ def build_manifest(
             **{f"{part}_{unit}": len(items) for part, items in split.parts().items()},
             "data_sha256": fingerprint,
             "seed": seed,
-            "epoch": run.result.best_epoch,
+            "epoch": to_json_types(run.result.best_epoch),
             "precision": run.result.precision,
             "recipe": to_json_types(asdict(run.train_config)),
             "protocol": protocol,

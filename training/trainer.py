@@ -88,10 +88,11 @@ class TrainingTask(ABC):
 class TrainResult:
     """A network at its best epoch by validation, by Lightning's name the precision it was trained
     in, and the seconds that took, those of processes that were killed too, up to their last state.
+    An ensemble has an epoch of each member.
     """
 
     network: nn.Module
-    best_epoch: int
+    best_epoch: int | tuple[int, ...]
     best_val: float
     precision: str
     seconds: float

@@ -69,13 +69,13 @@ def score(
 
 def _read_solutions(store: PartStore, stages: Sequence[Stage], has_control: bool) -> list[Solution]:
     """Return how each block converged, in the order of `Output.solutions`."""
-    traces = defaultdict[int, list[np.ndarray]](list)  # by block; per step (relations, 3)
+    traces = defaultdict[int, list[np.ndarray]](list)  # by block; per step (chains, 3)
     for stage in stages:
         if stage.kind == "go":
             traces[stage.position[0]].append(np.sum(list(store.read_all(stage.trace_name)), 0))
     blocks = [np.stack(trace) for _, trace in sorted(traces.items())]
-    relations = range(blocks[0].shape[1])
-    return [_to_solution(block_TR3[:, r], has_control) for r in relations for block_TR3 in blocks]
+    chains = range(blocks[0].shape[1])
+    return [_to_solution(block_TC3[:, c], has_control) for c in chains for block_TC3 in blocks]
 
 
 def _to_solution(trace_T3: np.ndarray, has_control: bool) -> Solution:

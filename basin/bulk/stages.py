@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def trace_name(self) -> str:
-        """Array of what a `go` stage traces: energy, |dx/dt|^2 and |x|^2 of each relation."""
+        """Array of what a `go` stage traces: energy, |dx/dt|^2 and |x|^2 of each chain."""
         return f"course/{self.name}"
 
     def obsolete_arrays(self) -> list[str]:
@@ -79,6 +79,9 @@ def list_stages(network: NodeScorer, params: DynamicsParams) -> Iterator[Stage]:
 class PartWorker:
     """Computes stages for one part of a run, from arrays in its folder to arrays there.
 
+    A chain is what moves on one relation in one network: those of the first network come first, in
+    the order of `blocks_in_order`.
+
     Shapes: n nodes of the part, L nodes at the other ends of their edges; H heads of width Y.
     """
 
@@ -88,6 +91,7 @@ class PartWorker:
         self._network = network
         self._params = plan.params
         self._relations = range(len(network.config.relations))
+        self._chains = range(network.config.members * len(self._relations))
         self._has_labels = plan.labels
 
     def run(self, stage: Stage) -> None:
@@ -145,15 +149,16 @@ class PartWorker:
             table_nC = torch.cat([table_nC, *columns], 1)
         if self._network.edge_features is not None:
             table_nC = torch.cat([table_nC, self._tensor(DESCRIBED_EDGES)], 1)
-        x_nD = self._network.embed_table(table_nC)
-        self._write("embedded", x_nD)
-        for r in self._relations:
-            self._write_state(r, 0, 0, x_nD)
+        embedded_KnD = self._network.embed_table(table_nC)
+        for member, x_nD in enumerate(embedded_KnD):
+            self._write(_embedded_name(member), x_nD)
+        for chain in self._chains:
+            self._write_state(chain, 0, 0, embedded_KnD[chain // len(self._relations)])
 
-    def _write_state(self, r: int, block: int, step: int, x_nD: Tensor) -> None:
+    def _write_state(self, chain: int, block: int, step: int, x_nD: Tensor) -> None:
         """Write the state before a step, with the queries and keys that other parts gather."""
-        folder = _step_folder(r, block, step)
-        moving_block = self._block(r, block)
+        folder = _step_folder(chain, block, step)
+        moving_block = self._block(chain, block)
         self._write(f"{folder}/x", x_nD)
         if (attention := _find_attention(moving_block)) is not None:
             q_nHY, k_nHY = attention.attention_inputs(moving_block.norm(x_nD))
@@ -161,12 +166,13 @@ class PartWorker:
             self._write(f"{folder}/k", k_nHY)
 
     def _read(self, block: int, step: int) -> None:
-        for r in self._relations:
-            folder = _step_folder(r, block, step)
-            seen = self._partition("seen", r)
+        for chain in self._chains:
+            folder = _step_folder(chain, block, step)
+            seen = self._partition("seen", self._relation(chain))
             q_nHY = self._store.read(f"{folder}/q", self._part)
             k_LHY = self._store.gather(f"{folder}/k", seen.others)
-            beta_nH, bias_eH = self._beta(r, block, len(q_nHY)), self._bias("seen", r, block)
+            beta_nH = self._beta(chain, block, len(q_nHY))
+            bias_eH = self._bias("seen", chain, block)
             lse_nH, pk_nHY = seen.read(q_nHY, k_LHY, beta_nH, bias_eH)
             self._write(f"{folder}/lse", lse_nH)
             self._write(f"{folder}/pk", pk_nHY)
@@ -176,14 +182,14 @@ class PartWorker:
         is_last = step == _num_steps(self._network, self._params)
         trace = []
         final_states = []
-        for r in self._relations:
-            folder = _step_folder(r, block, step)
-            moving_block = self._block(r, block)
+        for chain in self._chains:
+            folder = _step_folder(chain, block, step)
+            moving_block = self._block(chain, block)
             x_nD = self._tensor(f"{folder}/x")
             g_nD = moving_block.norm(x_nD)
             attention = None
             if _find_attention(moving_block) is not None:
-                attention = self._finish_attention(folder, r, block, is_last)
+                attention = self._finish_attention(folder, chain, block, is_last)
             layout = PrecomputedAttention(len(x_nD), attention)
             resolved = moving_block.resolve_params([self._params])
             energy = cast(Energy, moving_block.energy)
@@ -193,17 +199,19 @@ class PartWorker:
                 drift_nD = cast(Motion, moving_block.motion).drift(x_nD, terms.force_ND)
                 speed_squared = _squared_norm(drift_nD)
                 next_nD = x_nD + resolved.step_size_R[0] * drift_nD
-                self._write_state(r, block, step + 1, next_nD)
+                self._write_state(chain, block, step + 1, next_nD)
             elif block + 1 < self._network.config.blocks:
-                self._write_state(r, block + 1, 0, x_nD)
+                self._write_state(chain, block + 1, 0, x_nD)
             else:
                 final_states.append(g_nD)
             total_energy = sum(float(part_n.double().sum()) for part_n in terms.parts.values())
             trace.append((total_energy, speed_squared, _squared_norm(x_nD)))
         self._write(Stage("go", (block, step)).trace_name, np.array(trace, np.float64))
         if final_states:
-            first_nD = self._block(0, 0).norm(self._tensor("embedded"))
-            logits_n = self._network.head(first_nD, final_states)
+            logits_n = self._network.read_states(
+                [self._tensor(_embedded_name(k)) for k in range(self._network.config.members)],
+                final_states,
+            )
             scores_n = None
             if self._network.features.trees is not None:
                 scores_n = self._tensor(_SCORES)[:, 0].float()
@@ -216,35 +224,41 @@ class PartWorker:
                 )
             self._write("logits", self._network.mix(logits_n, scores_n, by_labels))
 
-    def _finish_attention(self, folder: str, r: int, block: int, is_last: bool) -> Attention:
+    def _finish_attention(self, folder: str, chain: int, block: int, is_last: bool) -> Attention:
         """Return the attention of the part, once the `read` stage is done for all parts."""
         lse_nH = self._tensor(f"{folder}/lse")
         pk_nHY = self._tensor(f"{folder}/pk")
         if is_last:  # no force, so that the pull of those that see a node is not needed
             return Attention(lse_nH, pk_nHY, torch.zeros_like(pk_nHY))
-        seers = self._partition("seen" if self._network.config.undirected else "seers", r)
+        direction = "seen" if self._network.config.undirected else "seers"
+        seers = self._partition(direction, self._relation(chain))
         q_LHY = self._store.gather(f"{folder}/q", seers.others)
         lse_LH = self._store.gather(f"{folder}/lse", seers.others)
         k_nHY = self._store.read(f"{folder}/k", self._part)
-        beta_LH, bias_eH = self._beta(r, block, len(q_LHY)), self._bias("seers", r, block)
+        beta_LH, bias_eH = self._beta(chain, block, len(q_LHY)), self._bias("seers", chain, block)
         ptq_nHY = seers.write(k_nHY, q_LHY, beta_LH, lse_LH, bias_eH)
         return Attention(lse_nH, pk_nHY, ptq_nHY)
 
-    def _beta(self, r: int, block: int, num_nodes: int) -> np.ndarray:
-        beta_H = self._block(r, block).resolve_params([self._params]).beta_RH
+    def _beta(self, chain: int, block: int, num_nodes: int) -> np.ndarray:
+        beta_H = self._block(chain, block).resolve_params([self._params]).beta_RH
         return beta_H.expand(num_nodes, -1).contiguous().numpy()
 
-    def _bias(self, direction: Literal["seen", "seers"], r: int, block: int) -> np.ndarray | None:
+    def _bias(
+        self, direction: Literal["seen", "seers"], chain: int, block: int
+    ) -> np.ndarray | None:
         """Of each edge of the part in this direction, (e, H); None without features of edges."""
         if self._network.edge_features is None:
             return None
-        return self._store.read(bias_name(direction, self._place(r, block)), self._part)
+        return self._store.read(bias_name(direction, self._place(chain, block)), self._part)
 
-    def _place(self, r: int, block: int) -> int:
-        return r * self._network.config.blocks + block
+    def _place(self, chain: int, block: int) -> int:
+        return chain * self._network.config.blocks + block
 
-    def _block(self, r: int, block: int) -> Block:
-        return self._network.blocks_in_order()[self._place(r, block)]
+    def _block(self, chain: int, block: int) -> Block:
+        return self._network.blocks_in_order()[self._place(chain, block)]
+
+    def _relation(self, chain: int) -> int:
+        return chain % len(self._relations)
 
     def _partition(self, direction: Literal["seen", "seers"], r: int) -> GraphPartition:
         return read_partition(self._store, direction, r, self._part)
@@ -270,8 +284,13 @@ def _square_name(r: int, hop: int) -> str:
     return f"told/{r}.square" if hop == 1 else f"told/{r}.{hop}.square"
 
 
-def _step_folder(r: int, block: int, step: int) -> str:
-    return f"step-{block}-{step}/{r}"
+def _embedded_name(member: int) -> str:
+    """Array of the first states of a network."""
+    return f"embedded/{member}"
+
+
+def _step_folder(chain: int, block: int, step: int) -> str:
+    return f"step-{block}-{step}/{chain}"
 
 
 def _find_attention(block: Block) -> AttentionEnergy | None:

@@ -15,6 +15,7 @@ class NodeConfig(Config):
     `edge_encoding` that of the fitted `EdgeFeatures`."""
 
     features: tuple[str, ...] = Field(description="names of the node features, in order")
+    members: PositiveInt = Field(1, description="networks whose logits are averaged")
     relations: tuple[str, ...] = ("edge",)
     combine: Literal["max", "concat"] = "max"
     undirected: bool = True

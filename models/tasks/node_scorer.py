@@ -1,8 +1,8 @@
-"""Embed the nodes of graphs, relax them, score each: what ET and CDAT for anomalies share."""
+"""Score the nodes of graphs by networks and boosted trees: what ET and CDAT for anomalies share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -19,8 +19,7 @@ from models.base import (
     temporary_seed,
 )
 from models.dynamics import Solution
-from models.heads import AnomalyHead
-from models.inputs.edge_features import EdgeBias, EdgeFeatures
+from models.inputs.edge_features import EdgeFeatures
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import NOT_GIVEN, GraphBatch, pack_graphs
@@ -28,8 +27,8 @@ from models.inputs.label_columns import describe_labels, is_labelled_around
 from models.inputs.neighbor_means import NeighborRule
 from models.inputs.tree_ensemble import RowKeys, TreeEnsemble, make_stump
 from models.layouts import Layout
-from models.nn.dropout import Dropout
 from models.tasks.node_config import NodeConfig
+from models.tasks.node_network import NodeNetwork
 
 _ROWS = 8192
 
@@ -48,13 +47,9 @@ class LabelScores(NamedTuple):
 
 
 class NodeScorer(Architecture):
-    """x(1) = E y (Energy Transformer eq. 10), S blocks of T steps, a head on g(1) || g(T) (eq. 11).
-
-    The learned position of each node in eq. 10 is left out: it would tie the network to the nodes
-    it was trained on, and this one scores graphs it has never seen. `encoder` gives E a hidden
-    layer: an energy on linear features alone does not weigh one against another as trees do
-    (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
-    (appendix E). Features of edges bias the attention of each block (`EdgeBias`).
+    """The logit of a node is that of a network (`NodeNetwork`), or the mean of several: an ensemble
+    of `members` with weights of their own, each trained from a seed of its own. They read the same
+    features, and none sees a state of another: the energy of an ensemble is the sum of theirs.
 
     A hybrid has `trees` too (`TreeEnsemble`). The network reads their log-odds of a node and of its
     neighbours, and the logit is weighed: `part_weights` times that of the network and that of the
@@ -76,7 +71,6 @@ class NodeScorer(Architecture):
     def __init__(self, config: NodeConfig) -> None:
         super().__init__()
         self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        relations = len(config.relations)
         self.features = NodeFeatures(
             len(config.features),
             config.hops,
@@ -93,29 +87,15 @@ class NodeScorer(Architecture):
         self.label_trees = None
         if config.label_trees is not None:
             self.add_label_trees(TreeEnsemble(config.label_trees), 0.5)
-        self.embed = build_embedding(config)
-        self.dropout = Dropout(config.state_dropout)
-        self.chains = nn.ModuleList(
-            nn.ModuleList(self.build_block() for _ in range(config.blocks))
-            for _ in range(relations)
-        )
-        for stream, block in enumerate(self.blocks_in_order()):
-            block.noise_stream = stream
         self.edge_features = None
         if config.edge_features:
-            edges = EdgeFeatures(len(config.edge_features), config.edge_bins, config.edge_encoding)
-            self.edge_features = edges
-            self.edge_bias = nn.ModuleList(
-                EdgeBias(edges.encoding_width, config.heads) for _ in self.blocks_in_order()
-            )
-        self.head = AnomalyHead(
-            config.dim,
-            relations,
-            config.combine,
-            config.hidden,
-            config.dropout,
-            config.state_dropout,
+            widths = len(config.edge_features), config.edge_bins, config.edge_encoding
+            self.edge_features = EdgeFeatures(*widths)
+        self.networks = nn.ModuleList(
+            NodeNetwork(config, self.build_block) for _ in range(config.members)
         )
+        self._number_blocks()
+        self.register_load_state_dict_pre_hook(_name_networks)
 
     @property
     def neighbor_rule(self) -> NeighborRule:
@@ -141,23 +121,14 @@ class NodeScorer(Architecture):
         )
 
     def build_layouts(self, batch: GraphBatch) -> list[Layout]:
-        if self.edge_features is None:
-            return [
-                layout
-                for chain, layout in zip(self.chains, batch.relations, strict=True)
-                for _ in _blocks(chain)
-            ]
-        biases, layouts = iter(self.edge_bias), list[Layout]()
-        for relation, layout in enumerate(batch.relations):
-            for _ in _blocks(self.chains[relation]):
-                bias_EH = next(biases)(self.edge_features, batch, relation)
-                if layout.bias_EH is not None:
-                    bias_EH = bias_EH + layout.bias_EH
-                layouts.append(layout.weighed(layout.weight_EH, bias_EH))
-        return layouts
+        return [
+            layout
+            for network in self._networks()
+            for layout in network.build_layouts(batch, self.edge_features)
+        ]
 
     def blocks_in_order(self) -> list[Block]:
-        return [block for chain in self.chains for block in _blocks(chain)]
+        return [block for network in self._networks() for block in network.blocks_in_order()]
 
     def forward(
         self,
@@ -171,15 +142,11 @@ class NodeScorer(Architecture):
         if encoded_NP is None:
             table_NC = self.features.compute_table(batch)
             encoded_NP = self.features.encode(table_NC)
-        x_ND = self.dropout(self.embed(encoded_NP))
-        last, layouts = [], iter(self.build_layouts(batch))
-        for chain in self.chains:
-            state_ND = x_ND
-            for block in _blocks(chain):
-                state_ND = block.relax(state_ND, next(layouts), params)
-            last.append(_blocks(chain)[-1].norm(state_ND))
-        logits_N = self.head(self._first(x_ND), last)
-        return self.mix(logits_N, *self.read_parts(batch, table_NC))
+        logits_KN = [
+            network(encoded_NP, network.build_layouts(batch, self.edge_features), params)
+            for network in self._networks()
+        ]
+        return self.mix(_mean(logits_KN), *self.read_parts(batch, table_NC))
 
     @torch.no_grad()
     def infer(
@@ -194,19 +161,48 @@ class NodeScorer(Architecture):
         batch = batch.to(self.device)
         if table_NC is None:
             table_NC = self.features.compute_table(batch)
-        x_ND = self.embed_table(table_NC, control)
-        last: list[Tensor] = []
-        solutions: list[Solution] = []
-        layouts = iter(self.build_layouts(batch))
-        for chain in self.chains:
-            state_ND = x_ND
-            for block in _blocks(chain):
-                solution = block.solve(state_ND, next(layouts), params, control)
-                solutions.append(solution)
-                state_ND = solution.x_ND
-            last.append(solutions[-1].g_ND)
-        logits_N = self.head(self._first(x_ND), last)
-        return Output(self.mix(logits_N, *self.read_parts(batch, table_NC)), solutions)
+        logits_KN, solutions = list[Tensor](), list[Solution]()
+        embedded_KND = self.embed_table(table_NC, control)
+        for network, x_ND in zip(self._networks(), embedded_KND, strict=True):
+            layouts = network.build_layouts(batch, self.edge_features)
+            logits_N, relaxed = network.infer(x_ND, layouts, params, control)
+            logits_KN.append(logits_N)
+            solutions += relaxed
+        logits_N = self.mix(_mean(logits_KN), *self.read_parts(batch, table_NC))
+        return Output(logits_N, solutions)
+
+    def read_states(self, x_KND: Sequence[Tensor], last_CND: Sequence[Tensor]) -> Tensor:
+        """Logits (N,) of the networks, from the first states of each, and from the g(T) of each
+        relation of the first network, then of the next."""
+        relations = len(self.config.relations)
+        return _mean(
+            [
+                network.read_states(x_ND, last_CND[k * relations :][:relations])
+                for k, (network, x_ND) in enumerate(zip(self._networks(), x_KND, strict=True))
+            ]
+        )
+
+    def build_sibling(self, seed: int) -> Self:
+        """A fresh network on the same features, for `add_members`; without label trees."""
+        config = self.config.model_copy(update={"members": 1, "label_trees": None})
+        with temporary_seed(seed):
+            sibling = type(self)(config)
+        sibling.features, sibling.edge_features = self.features, self.edge_features
+        return sibling
+
+    def add_members(self, others: Sequence[NodeScorer]) -> None:
+        """Make it an ensemble, with the networks of others that read the same features.
+
+        Raises:
+            ValueError: another has another configuration.
+        """
+        for other in others:
+            if other.config != self.config:
+                raise ValueError("Members of an ensemble must have the same configuration.")
+        self.networks.extend(network for other in others for network in other._networks())
+        config = self.config.model_copy(update={"members": len(self.networks)})
+        self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._number_blocks()
 
     def add_label_trees(self, trees: TreeEnsemble, prior: float) -> None:
         """Let it read labels.
@@ -266,21 +262,31 @@ class NodeScorer(Architecture):
         with_labels_N = network * logits_N + trees * scores_N + labels * by_labels.score_N
         return torch.where(by_labels.is_given_N, with_labels_N + constant, mixed_N)
 
-    def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> Tensor:
-        """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
-        rows at a time: the encoding is far wider than the state."""
+    def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> list[Tensor]:
+        """x(1) (N, D) of each network, of the nodes of a table of features (see
+        `NodeFeatures.table`), a block of rows at a time: the encoding is far wider than the state.
+        """
         if len(table_NC) <= _ROWS:
-            return self.embed(self.features.encode(table_NC))
-        x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
+            encoded_NP = self.features.encode(table_NC)
+            return [network.embed(encoded_NP) for network in self._networks()]
+        shape = self.config.members, len(table_NC), self.config.dim
+        x_KND = table_NC.new_zeros(shape, dtype=torch.float32)
         for start in range(0, len(table_NC), _ROWS):
             if control.stop_reason() is not None:
                 break  # the rest stays zero: the request was cancelled
             rows = slice(start, start + _ROWS)
-            x_ND[rows] = self.embed(self.features.encode(table_NC[rows]))
-        return x_ND
+            encoded_NP = self.features.encode(table_NC[rows])
+            for network, x_ND in zip(self._networks(), x_KND, strict=True):
+                x_ND[rows] = network.embed(encoded_NP)
+        return list(x_KND)
 
-    def _first(self, x_ND: Tensor) -> Tensor:
-        return self.blocks_in_order()[0].norm(x_ND)
+    def _networks(self) -> Iterator[NodeNetwork]:
+        """The networks; `nn.ModuleList` does not know what it holds."""
+        return (cast(NodeNetwork, network) for network in self.networks)
+
+    def _number_blocks(self) -> None:
+        for stream, block in enumerate(self.blocks_in_order()):
+            block.noise_stream = stream
 
     @classmethod
     def build_example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
@@ -295,6 +301,7 @@ class NodeScorer(Architecture):
         config = cls.config_type.model_validate(
             {
                 "features": tuple("abcde"),
+                "members": 2,
                 "relations": ("r", "s"),
                 "edge_features": ("amount", "hour"),
                 "edge_bins": 4,
@@ -370,18 +377,14 @@ class NodeScorer(Architecture):
         return network, batch
 
 
-def build_embedding(config: NodeConfig) -> nn.Module:
-    """E of eq. 10: (N, P) -> (N, D)."""
-    if not config.encoder:
-        return nn.Linear(config.encoding, config.dim)
-    return nn.Sequential(
-        nn.Linear(config.encoding, config.encoder),
-        nn.ReLU(),
-        Dropout(config.dropout),
-        nn.Linear(config.encoder, config.dim),
-    )
+def _mean(logits_KN: Sequence[Tensor]) -> Tensor:
+    """Their mean (N,); of one it is itself."""
+    return logits_KN[0] if len(logits_KN) == 1 else torch.stack(list(logits_KN)).mean(0)
 
 
-def _blocks(chain: nn.Module) -> list[Block]:
-    """The blocks of one relation; `nn.ModuleList` does not know what it holds."""
-    return [cast(Block, block) for block in cast(nn.ModuleList, chain)]
+def _name_networks(scorer: nn.Module, tensors: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Name weights as they are named now: of before there were ensembles, they are of the one
+    network that there was."""
+    parts = tuple(f"{prefix}{part}." for part in ("embed", "chains", "edge_bias", "head"))
+    for name in [name for name in tensors if name.startswith(parts)]:
+        tensors[f"{prefix}networks.0.{name.removeprefix(prefix)}"] = tensors.pop(name)

@@ -19,6 +19,7 @@ from basin_client.tables import Table, read_table
 from basin_client.transaction_tables import read_times
 
 from models.inputs.graph import Graph
+from training.datasets.dgl_file import read_dgl_graph
 from training.datasets.nodes import NodeDataset, Split
 from training.datasets.payments import build_account_graph
 from training.datasets.splits import choose_split, read_part_column, split_by_time
@@ -27,7 +28,11 @@ _CARE_GNN = {
     "amazon": ("net_upu", "net_usu", "net_uvu"),
     "yelpchi": ("net_rur", "net_rtr", "net_rsr"),
 }
-_AMAZON_UNLABELLED = 3305  # CARE-GNN's Amazon: the nodes before this index carry no label
+_AMAZON_UNLABELLED = 3305
+"""CARE-GNN's Amazon: the nodes before this index carry no label, and are written as honest."""
+_AMAZON_SINGLE_UNLABELLED = 2295
+"""The same nodes in the file of one relation, which leaves out those without an edge: no fraud is
+before this index, and one of ten nodes after it."""
 
 
 def data_folder() -> Path:
@@ -101,9 +106,14 @@ def load_yelpchi(folder: Path) -> NodeDataset:
 def load_mat(path: Path, name: str) -> NodeDataset:
     """A CARE-GNN .mat (net_*, features, label) or one of a single relation (Network, Label, ...).
 
-    A .zip is read for the .mat inside. In CARE-GNN's Amazon the first 3,305 nodes carry no label
-    and get -1, as Tang et al. 2022 do. The single-relation files are other graphs than the
-    benchmark (isolated nodes dropped) and are named apart so that no figure is mistaken.
+    A .zip is read for the .mat inside. In Amazon the first 3,305 nodes carry no label and get -1,
+    as Tang et al. 2022 do, and so do the 2,295 of them that the single-relation file has. The
+    single-relation files are other graphs than the benchmark (isolated nodes dropped) and are
+    named apart so that no figure is mistaken.
+
+    Raises:
+        ValueError: the file has neither layout, or a fraud among Amazon's nodes without a label, so
+            that it is another file.
     """
     raw = path.read_bytes()
     if path.suffix == ".zip":
@@ -114,17 +124,25 @@ def load_mat(path: Path, name: str) -> NodeDataset:
     relations = tuple(key for key in _CARE_GNN[name] if key in mat)
     if relations:
         x, labels = mat["features"], mat["label"].ravel().astype(np.int64)
-        if name == "amazon":
-            labels[:_AMAZON_UNLABELLED] = -1
+        unlabelled = _AMAZON_UNLABELLED
         note = "CARE-GNN benchmark file, three relations"
         full_name = name
     elif "Network" in mat:
         x, labels = mat["Attributes"], mat["Label"].ravel().astype(np.int64)
         relations = ("Network",)
         full_name = f"{name}-single"
+        unlabelled = _AMAZON_SINGLE_UNLABELLED
         note = "one relation only, isolated nodes dropped; not the papers' benchmark graph"
     else:
         raise ValueError(f"{path}: neither a CARE-GNN file nor a single-relation one")
+    if name == "amazon":
+        if (labels[:unlabelled] == 1).any():
+            raise ValueError(
+                f"{path}: of Amazon's nodes the first {unlabelled} carry no label, and here one of "
+                "them is a fraud: this is another file, or another order of its nodes"
+            )
+        labels[:unlabelled] = -1
+        note += f"; the first {unlabelled:,} nodes carry no label"
     edges, types = [], []
     for i, key in enumerate(relations):
         source, target = scipy.sparse.csr_matrix(mat[key]).nonzero()
@@ -136,6 +154,38 @@ def load_mat(path: Path, name: str) -> NodeDataset:
     )
     names = tuple(f"f{i}" for i in range(x.shape[1]))
     return NodeDataset(full_name, graph, labels, names, relations, note=note)
+
+
+def load_tfinance(folder: Path) -> NodeDataset:
+    """T-Finance (Tang et al., ICML 2022), the file of DGL as its authors publish it."""
+    return load_dgl(_find(folder, "tfinance", "tfinance.zip"), "tfinance")
+
+
+def load_tsocial(folder: Path) -> NodeDataset:
+    """T-Social (Tang et al., ICML 2022), the file of DGL as its authors publish it."""
+    return load_dgl(_find(folder, "tsocial", "tsocial.zip"), "tsocial")
+
+
+def load_dgl(path: Path, name: str) -> NodeDataset:
+    """A graph that DGL has saved, its nodes with `feature` (N, P) and `label`, (N,) or one-hot.
+
+    Raises:
+        ValueError: it is no such file, or its nodes have neither.
+    """
+    read = read_dgl_graph(path)
+    arrays = read.node_arrays
+    if missing := sorted({"feature", "label"} - arrays.keys()):
+        known = ", ".join(sorted(arrays)) or "nothing"
+        raise ValueError(f"{path}: nodes have no {missing[0]!r}, but {known}")
+    labels = arrays["label"].squeeze()
+    labels = (labels.argmax(1) if labels.ndim == 2 else labels).astype(np.int64)
+    labels[(labels != 0) & (labels != 1)] = -1
+    x, relations = arrays["feature"].astype(np.float32), tuple(read.edges)
+    types = np.repeat(np.arange(len(relations)), [read.edges[r].shape[1] for r in relations])
+    edges = np.concatenate([read.edges[r] for r in relations], 1)
+    names = tuple(f"f{i}" for i in range(x.shape[1]))
+    relations = ("edge",) if len(relations) == 1 else relations
+    return NodeDataset(name, Graph(x, edges, types), labels, names, relations)
 
 
 def load_pyg(name: str, folder: Path) -> NodeDataset:
@@ -261,6 +311,8 @@ NODE_DATASETS: dict[str, Callable[[Path], NodeDataset]] = {
     "tolokers": load_tolokers,
     "amazon": load_amazon,
     "yelpchi": load_yelpchi,
+    "tfinance": load_tfinance,
+    "tsocial": load_tsocial,
     "payments-accounts": lambda _: build_account_graph(),
     "payments-accounts-plain": lambda _: build_account_graph(with_amounts=False),
 }

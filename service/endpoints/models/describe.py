@@ -91,6 +91,7 @@ def describe_model(model: Model[Any], settings: Settings) -> ModelDetail:
         decision=manifest.decision,
         neighborhood=manifest.neighborhood,
         transactions=manifest.transactions,
+        networks=model.network.config.members,
         trees=_trees(model),
         label_trees=_label_trees(model),
         calibration=manifest.calibration,

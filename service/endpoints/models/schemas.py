@@ -119,6 +119,10 @@ class LabelTrees(BaseModel):
 class ScorerDetail(ModelDetail):
     """Everything there is to know about a model of POST /anomaly/score but its weights."""
 
+    networks: int = Field(
+        description="of an ensemble, whose log-odds are averaged; energies and steps are sums over "
+        "all of them"
+    )
     edge_features: list[Feature] = Field(description="columns of `edge_attr`, in order")
     relations: list[str] = Field(
         description="names of the relations of edges; `edge` alone if edges have no types"

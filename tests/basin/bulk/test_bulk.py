@@ -405,7 +405,7 @@ def test_command(tables, tmp_path: Path) -> None:
     folder, out = tmp_path / "run", tmp_path / "scores.parquet"
     result = run("--bulk", folder, "--parts", 3, "--set", "steps=2", "--out", out)
     assert result.exit_code == 0, result.stderr
-    assert "steps 8" in result.stderr  # two relations, two blocks
+    assert "steps 16" in result.stderr  # two networks, two relations, two blocks
     scores = pd.read_parquet(out)
     expected, _ = score_whole(tmp_path / "models/random", random_graph(), DynamicsParams(steps=2))
     np.testing.assert_allclose(scores["score"], expected, atol=2e-5)

@@ -181,7 +181,7 @@ def test_a_silenced_memory_is_missing(planted) -> None:
         )
     )
     assert (whole - less).abs().max() > 1e-4
-    assert quiet.head.mlp[1].weight is network.head.mlp[1].weight
+    assert quiet.networks[0].head.mlp[1].weight is network.networks[0].head.mlp[1].weight
     rest = BatchReasons(network, network.infer(network.pack([graph]), [PARAMS]), [PARAMS])
     fired = rest.explain_row(0, {"memories"}, np.array([5, 0])).memories
     best = occlusion.select_memories(fired, 1)

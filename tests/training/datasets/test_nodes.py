@@ -58,12 +58,34 @@ def test_care_gnn_amazon_has_unlabelled_nodes(tmp_path: Path) -> None:
         {
             **dict.fromkeys(("net_upu", "net_usu", "net_uvu"), pair),
             "features": np.zeros((nodes, 25)),
-            "label": np.ones((1, nodes)),
+            "label": np.arange(nodes)[None] >= 3305,
         },
     )
     labels = load_node_dataset("amazon", tmp_path).labels
     assert (labels[:3305] == -1).all()
     assert (labels[3305:] == 1).all()
+
+
+def _write_amazon_single(path: Path, fraud: int) -> None:
+    nodes = 2400
+    label = np.zeros((1, nodes))
+    label[0, fraud] = 1
+    content = {"Network": _adjacency(nodes, 0), "Attributes": np.zeros((nodes, 25)), "Label": label}
+    scipy.io.savemat(path, content)
+
+
+def test_the_same_nodes_of_amazon_have_no_label_where_it_has_one_relation(tmp_path: Path) -> None:
+    _write_amazon_single(tmp_path / "Amazon.mat", fraud=2295)
+    dataset = load_node_dataset("amazon", tmp_path)
+    assert (dataset.labels[:2295] == -1).all()
+    assert dataset.labels[2295:].tolist() == [1] + [0] * 104
+    assert "2,295 nodes carry no label" in dataset.note
+
+
+def test_a_fraud_among_nodes_without_a_label_is_another_file(tmp_path: Path) -> None:
+    _write_amazon_single(tmp_path / "Amazon.mat", fraud=2294)
+    with pytest.raises(ValueError, match="another file"):
+        load_node_dataset("amazon", tmp_path)
 
 
 def test_single_relation_files_are_named_apart(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from models.inputs.graph_batch import GraphBatch
 from models.inputs.patches import PatchBatch
 from models.tasks.graph_classifier import ClassificationTask
 from models.tasks.image_completer import ImageCompleter
+from models.tasks.node_network import NodeNetwork
+from models.tasks.node_scorer import NodeScorer
 from training.metrics import split_logits
 from training.studies.ood.rows import RowSet
 
@@ -66,9 +68,11 @@ def _compared_by(batch: Any) -> Sequence[float | None]:
 
 
 def _reader(network: Architecture) -> nn.Module:
-    """What makes the answer of states that have come to rest."""
+    """What makes the answer of states that have come to rest; of an ensemble the first one's."""
     if isinstance(network, ImageCompleter):
         return network.codec.decoder
+    if isinstance(network, NodeScorer):
+        return cast(NodeNetwork, network.networks[0]).head.mlp
     return network.head if isinstance(network, AiT) else cast(Any, network).head.mlp
 
 

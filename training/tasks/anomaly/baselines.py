@@ -16,7 +16,7 @@ from torch_geometric.utils import to_torch_csr_tensor
 from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList
 from models.tasks.node_config import NodeConfig
-from models.tasks.node_scorer import build_embedding
+from models.tasks.node_network import build_embedding
 from training.datasets import Split
 from training.tasks.anomaly.stacked_trees import BoostingConfig, fit_stacked_trees
 

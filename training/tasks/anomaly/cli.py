@@ -30,6 +30,7 @@ from training.cli_options import (
     DeviceOption,
     EpochsOption,
     LearnStrength,
+    Members,
     Name,
     Out,
     PrecisionOption,
@@ -83,7 +84,10 @@ def _choose_number(split: str, dataset: NodeDataset, ratio: float | None) -> int
 def anomaly(
     model: Annotated[str | None, typer.Option(help="cdat, which is the default, or et")] = None,
     dataset: Annotated[
-        str, typer.Option(help="tolokers, amazon, yelpchi, payments-accounts or pyg:NAME")
+        str,
+        typer.Option(
+            help="tolokers, amazon, yelpchi, tfinance, tsocial, payments-accounts or pyg:NAME"
+        ),
     ] = "tolokers",
     nodes: Annotated[Path | None, typer.Option(help="your nodes, a table")] = None,
     edges: Annotated[
@@ -120,6 +124,7 @@ def anomaly(
     labels: Annotated[
         bool, typer.Option(help="a hybrid that reads labels of neighbours too, where they are sent")
     ] = False,
+    members: Members = 1,
     search: Annotated[
         float | None,
         typer.Option(
@@ -211,6 +216,7 @@ def anomaly(
         chosen, tree = trials[0].recipe, trials[0].recipe.trees
         variant = WITH_LABELS if chosen.labels else "none" if tree is None else HYBRID
         console.print(f"The best of {len(trials)} recipes is trained: {trials[0].name}")
+    chosen = replace(chosen, members=members)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     if batch_nodes is not None:
@@ -221,6 +227,7 @@ def anomaly(
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
     suffix = f"-{variant}" if chosen.trees is not None else ""
+    suffix += f"-{members}" if members > 1 else ""
     named = f"{chosen.model}-{source.name.removesuffix('-single')}{suffix}"
     name, folder = checkpoint_folder(name or named, out)
     if run is None:
@@ -286,7 +293,10 @@ def neighborhood(
 
 def table(
     dataset: Annotated[
-        str, typer.Option(help="tolokers, amazon, yelpchi, payments-accounts or pyg:NAME")
+        str,
+        typer.Option(
+            help="tolokers, amazon, yelpchi, tfinance, tsocial, payments-accounts or pyg:NAME"
+        ),
     ] = "tolokers",
     ratio: Annotated[float | None, typer.Option(help="else the official splits, or 0.4")] = None,
     splits: Annotated[int, typer.Option(help="how many")] = 10,
@@ -295,7 +305,7 @@ def table(
         typer.Option(
             help="comma-separated; cdat:no-w is an ablation, et:hybrid has boosted trees, "
             "boosting_bag has these alone; et:labels and boosting_bag:labels read labels of "
-            "neighbours too"
+            "neighbours too; et:labels*3 is an ensemble of three networks"
         ),
     ] = ("cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"),
     against: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from training.tasks.anomaly.stacked_trees import BoostingConfig
@@ -13,6 +13,30 @@ HYBRID = "hybrid"
 
 WITH_LABELS = "labels"
 """The variant of a hybrid that reads labels of neighbours."""
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model of a table by its name there: `et`, `et:labels`, or `et:labels*3`, an ensemble of
+    three networks."""
+
+    base: str
+    variant: str = ""
+    members: int = 1
+
+    @classmethod
+    def from_name(cls, name: str) -> TableModel:
+        """Raises ValueError: the number of networks is not one from 2 on."""
+        kind, star, members = name.partition("*")
+        base, _, variant = kind.partition(":")
+        if star and not (members.isdecimal() and int(members) > 1):
+            raise ValueError(f"{name}: after * comes how many networks, 2 or more, as in et*3")
+        return cls(base, variant, int(members) if star else 1)
+
+    def __str__(self) -> str:
+        kind = f"{self.base}:{self.variant}" if self.variant else self.base
+        return f"{kind}*{self.members}" if self.members > 1 else kind
+
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},

@@ -83,9 +83,11 @@ def export_node_scorer(
 
 def describe_kind(network: NodeScorer) -> str:
     """Return what a network is, and how much of its trees is in its score."""
-    kind = network.name.upper()
+    kind, members = network.name.upper(), network.config.members
+    if members > 1:
+        kind = f"{members} {kind} networks"
     if (trees := network.features.trees) is None:
-        return kind
+        return kind if members == 1 else f"Ensemble of {kind}, the mean of their log-odds,"
     of_network, of_trees = network.part_weights.tolist()
     kind = (
         f"Hybrid of {kind} and {trees.shape.trees} boosted trees, {of_network:.2f} and "

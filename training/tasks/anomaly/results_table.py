@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from training.common.hardware import format_machines
 from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import BAG, GRAPH_BASELINES, TREE_MODELS, fit_bag, fit_trees
-from training.tasks.anomaly.configs import HYBRID, WITH_LABELS, node_train_config
+from training.tasks.anomaly.configs import (
+    HYBRID,
+    WITH_LABELS,
+    TableModel,
+    node_train_config,
+)
 from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
 from training.tasks.anomaly.neighbor_labels import append_label_columns
 from training.tasks.anomaly.task import NodeTrainConfig
@@ -47,60 +53,61 @@ def compute_rows(
     A hybrid that is wanted with labels of neighbours and without is trained once: it scores both.
     """
     ledger, models, splits = ResultsLog(out, fabric), list(models), list(splits)
+    parsed = {name: TableModel.from_name(name) for name in models}
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS, BAG}
-    if unknown := [m for m in models if m.partition(":")[0] not in known]:
+    if unknown := [name for name, model in parsed.items() if model.base not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    for model in models:
+    for model in parsed.values():
         _require_variant(model)
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
-        data, trained = dataset.fingerprint(split), dict[str, NodeRun]()
-        for model in models:
+        data, trained = dataset.fingerprint(split), dict[TableModel, NodeRun]()
+        for name, model in parsed.items():
             chosen = _recipe_of(model, dataset, split)
-            base, _, variant = model.partition(":")
-            both = f"{base}:{WITH_LABELS}"
-            if base in (*TREE_MODELS, BAG):
+            both = replace(model, variant=WITH_LABELS)
+            if model.base in (*TREE_MODELS, BAG):
                 make = partial(_tree_row, dataset, split, model, chosen)
             else:
-                shares = variant in (HYBRID, WITH_LABELS) and both in models
+                shares = model.variant in (HYBRID, WITH_LABELS) and both in parsed.values()
                 recipe = _recipe_of(both, dataset, split) if shares else chosen
                 make = partial(
                     *(_network_row, dataset, split, model, recipe),
                     *(trained if shares else {}, fabric, progress),
                 )
-            key = model, split.name, _mark(model, chosen, data)
-            results[model].append(ledger.get_or_compute(key, make))
+            key = name, split.name, _mark(model, chosen, data)
+            results[name].append(ledger.get_or_compute(key, make))
             progress.advance(task)
     return results
 
 
-def _require_variant(model: str) -> None:
+def _require_variant(model: TableModel) -> None:
     """Check that there is such a variant of a baseline; those of architectures are checked where
     their recipes are made."""
-    base, _, variant = model.partition(":")
+    base, variant = model.base, model.variant
     variants = (HYBRID, WITH_LABELS) if base in GRAPH_BASELINES else ()
     variants = (WITH_LABELS,) if base == BAG else variants
     if variant and base not in ARCHITECTURES and variant not in variants:
         known = f"known are {', '.join(variants)}" if variants else "it has none"
         raise ValueError(f"{model}: unknown variant {variant!r} of {base}; {known}")
+    if model.members > 1 and base in (*TREE_MODELS, BAG):
+        raise ValueError(f"{model}: ensembles are of networks; leave out *{model.members}")
 
 
-def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeTrainConfig:
+def _recipe_of(model: TableModel, dataset: NodeDataset, split: Split) -> NodeTrainConfig:
     """An architecture's own recipe (`cdat:no-w` is an ablation, `et:hybrid` has trees); a baseline
     gets CDAT's, the bag that of a hybrid."""
-    base, _, variant = model.partition(":")
-    known = base if base in ARCHITECTURES else "cdat"
-    if base == BAG:
-        variant = variant or HYBRID
+    known = model.base if model.base in ARCHITECTURES else "cdat"
+    variant = model.variant or (HYBRID if model.base == BAG else "none")
     edges = dataset.graph.edge_index.shape[1]
-    return node_train_config(known, dataset.name, len(split.train), variant or "none", edges=edges)
+    recipe = node_train_config(known, dataset.name, len(split.train), variant, edges=edges)
+    return replace(recipe, members=model.members)
 
 
-def _mark(model: str, chosen: NodeTrainConfig, data: str) -> str:
+def _mark(model: TableModel, chosen: NodeTrainConfig, data: str) -> str:
     """What a result depends on beside its model and split: kept results are those of the same."""
     return config_hash(
-        [data, {"hops": _tree_hops(chosen)} if model in TREE_MODELS else chosen.to_dict()]
+        [data, {"hops": _tree_hops(chosen)} if model.base in TREE_MODELS else chosen.to_dict()]
     )
 
 
@@ -110,7 +117,7 @@ def _tree_hops(chosen: NodeTrainConfig) -> int:
 
 
 def _tree_row(
-    dataset: NodeDataset, split: Split, model: str, chosen: NodeTrainConfig
+    dataset: NodeDataset, split: Split, model: TableModel, chosen: NodeTrainConfig
 ) -> dict[str, Any]:
     config = network_config(dataset, chosen)
     batch = pack_graphs(
@@ -123,8 +130,8 @@ def _tree_row(
         deviation_hops=config.deviation_hops,
     )
     table = features.compute_table(batch).numpy()
-    if model in TREE_MODELS:
-        logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
+    if model.base in TREE_MODELS:
+        logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model.base,))[model.base]
     else:
         is_exact_C = features.mark_means(len(dataset.relations))
         if chosen.labels:
@@ -137,22 +144,23 @@ def _tree_row(
 def _network_row(
     dataset: NodeDataset,
     split: Split,
-    model: str,
+    model: TableModel,
     recipe: NodeTrainConfig,
-    trained: dict[str, NodeRun],
+    trained: dict[TableModel, NodeRun],
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The row of a network, of which `trained` has those of the same recipe by their base."""
-    base, _, variant = model.partition(":")
-    if base not in trained:
-        baseline = base if base in GRAPH_BASELINES else None
-        trained[base] = train_node_scorer(
+    """The row of a network, of which `trained` has those of the same recipe by their name without
+    a variant."""
+    key = replace(model, variant="")
+    if key not in trained:
+        baseline = model.base if model.base in GRAPH_BASELINES else None
+        trained[key] = train_node_scorer(
             dataset, split, recipe, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
-    run = trained[base]
+    run = trained[key]
     size = count_parameters(run.result.network)
-    evaluation = run.with_labels if variant == WITH_LABELS else run.evaluation
+    evaluation = run.with_labels if model.variant == WITH_LABELS else run.evaluation
     assert evaluation is not None
     setting = f"epoch {run.result.best_epoch}, {size} parameters"
     return _to_row(dataset, evaluation, run.result.best_val, setting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ class NodeTrainConfig:
     `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
     2006): with few labels, what a network must not do is use every column.
 
-    With `trees` the model is a hybrid, with `labels` one that reads labels of neighbours too.
+    With `trees` the model is a hybrid, with `labels` one that reads labels of neighbours too. Of
+    more than one of `members` it is an ensemble, whose networks differ by their seed.
     """
 
     model: str
@@ -49,13 +50,15 @@ class NodeTrainConfig:
     sparsity: float = 0.0
     trees: BoostingConfig | None = None
     labels: bool = False
+    members: int = 1
     check_every: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, without what is off of `trees` and `labels`, so that results that were kept
-        before there were any are still known."""
+        """As JSON, without `trees`, `labels` and `members` where there are none, so that results
+        that were kept before there were any are still known."""
         values = asdict(self)
-        return {k: v for k, v in values.items() if v or k not in ("trees", "labels")}
+        off = {"trees": None, "labels": False, "members": 1}
+        return {k: v for k, v in values.items() if k not in off or v != off[k]}
 
     @property
     def centralise(self) -> bool:
@@ -131,8 +134,8 @@ class NodeTrainingTask(TrainingTask):
             model(part, None, encoded)[seeds], self.target_N[nodes], pos_weight=self.weight
         )
         if self.recipe.sparsity:
-            embed = cast(nn.Module, model.embed)
-            first = next(m for m in embed.modules() if isinstance(m, nn.Linear))
+            # The embedding comes before every other layer, in each network here.
+            first = next(m for m in model.modules() if isinstance(m, nn.Linear))
             loss = loss + self.recipe.sparsity * first.weight.norm(dim=0).sum()
         return loss
 

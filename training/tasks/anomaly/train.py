@@ -11,18 +11,17 @@ import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from models.base import temporary_seed
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.registry import find_architectures
 from models.tasks.node_config import NodeConfig
 from models.tasks.node_scorer import NodeScorer
 from training.datasets import NodeDataset, Split
-from training.tasks.anomaly.baselines import GRAPH_BASELINES
+from training.tasks.anomaly.ensemble import fit_members, list_seeds
 from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes, measure_nodes
 from training.tasks.anomaly.neighbor_labels import fit_label_trees
 from training.tasks.anomaly.stacked_trees import fit_part_weights, fit_stacked_trees
 from training.tasks.anomaly.task import NodeTrainConfig, NodeTrainingTask
-from training.trainer import TrainResult, fit
+from training.trainer import TrainResult
 
 
 @dataclass(frozen=True)
@@ -76,20 +75,23 @@ def train_node_scorer(
         return fit_stacked_trees(table_NC, labels, split.train, recipe.trees, seed, is_exact_C)
 
     architecture, batch = kind.from_data(
-        *(network_config(dataset, recipe), [dataset.graph], seed),
+        *(network_config(dataset, recipe), [dataset.graph], list_seeds(seed, recipe)[0]),
         fit_trees=None if recipe.trees is None else fit_trees,
     )
-    network = architecture = cast(NodeScorer, architecture)
+    architecture = cast(NodeScorer, architecture)
     encoded_NP = architecture.features(batch)
     if baseline is not None:
-        with temporary_seed(seed):
-            network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline, config={})
     problem = NodeTrainingTask(batch, encoded_NP, dataset.labels, split, recipe, fabric.device)
-    fitted = fit(
-        network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
+    fitted = fit_members(
+        *(architecture, problem, recipe),
+        seed=seed,
+        fabric=fabric,
+        baseline=baseline,
+        run_folder=run_folder,
+        progress=progress,
     )
-    logits = problem.predict(network)
+    logits = problem.predict(fitted.network)
     network_logits = logits
     if recipe.trees is not None:
         architecture.to("cpu")

@@ -53,7 +53,8 @@ def test_rows_are_seen_as_each_is_served(trained: Path, name: str) -> None:
     degrees = batch.log_degree_R if manifest.task == "anomaly" else [None] * len(sizes)
     percentiles = list(map(manifest.energy.percentile, energies, degrees))
     np.testing.assert_allclose(seen.percentile_R, percentiles)
-    logits = network.head.mlp(torch.from_numpy(seen.head_input_RK).float()).double().numpy()
+    head = (network.networks[0] if manifest.task == "anomaly" else network).head
+    logits = head.mlp(torch.from_numpy(seen.head_input_RK).float()).double().numpy()
     if manifest.task == "anomaly":
         p = manifest.calibration(logits[:, 0])
         expected = np.maximum(p, 1 - p)

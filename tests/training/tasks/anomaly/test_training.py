@@ -26,7 +26,12 @@ from tests.support.killed_run import killed_after
 from training.__main__ import app
 from training.datasets import NodeDataset, Split, random_splits
 from training.tasks.anomaly.baselines import GraphTransformerConv, fit_bag, fit_trees
-from training.tasks.anomaly.configs import HYBRID, node_train_config, smoke_node_config
+from training.tasks.anomaly.configs import (
+    HYBRID,
+    TableModel,
+    node_train_config,
+    smoke_node_config,
+)
 from training.tasks.anomaly.evaluate import (
     compute_node_metrics,
     evaluate_nodes,
@@ -335,7 +340,7 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     part = np.arange(1)
     split = Split("official-0", part, part, part)
     mark = results_table._mark(
-        "et", node_train_config("et", "tolokers", 1), dataset.fingerprint(split)
+        TableModel("et"), node_train_config("et", "tolokers", 1), dataset.fingerprint(split)
     )
     rows = {"dataset": "tolokers", "split": "official-0", "model": "et", "recipe": mark}
     figures = dict.fromkeys(results_table.COLUMNS, 0.5)

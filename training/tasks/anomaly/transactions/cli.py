@@ -17,6 +17,7 @@ from rich.progress import Progress
 from training.cli_options import (
     DeviceOption,
     EpochsOption,
+    Members,
     Name,
     Out,
     PrecisionOption,
@@ -220,6 +221,7 @@ def transactions(
     hybrid: Annotated[
         bool, typer.Option(help="with boosted trees that the network reads and is mixed with")
     ] = False,
+    members: Members = 1,
     seed: int = 0,
     epochs: EpochsOption = None,
     name: Name = None,
@@ -243,7 +245,7 @@ def transactions(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
-    suffix = "-hybrid" * hybrid
+    suffix = "-hybrid" * hybrid + f"-{members}" * (members > 1)
     named = f"{model}-{table.name.partition('.')[0]}{suffix}"
     name, folder = checkpoint_folder(name or named, out)
     scored = ScoredOptions(score, account_side, accounts, account_id, account_label)
@@ -252,6 +254,7 @@ def transactions(
     )
     num_train, unit = len(described.split.train), described.targets.unit
     recipe = transaction_train_config(model, num_train, unit, hybrid=hybrid, smoke=smoke)
+    recipe = replace(recipe, members=members)
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if split_out is not None:

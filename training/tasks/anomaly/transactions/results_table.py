@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from training.common.hardware import format_machines
 from training.common.results_log import ResultKey, ResultRow, ResultsLog, config_hash
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREE_MODELS, list_trees
-from training.tasks.anomaly.configs import DYNAMICS, HYBRID
+from training.tasks.anomaly.configs import DYNAMICS, HYBRID, TableModel
 from training.tasks.anomaly.decisions import DecisionRule
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.train import (
@@ -53,43 +54,54 @@ def compute_rows(
     Raises:
         ValueError: for an unknown model.
     """
-    known = (*MODELS, *(f"{model}:{HYBRID}" for model in (*DYNAMICS, *GRAPH_BASELINES)))
-    if unknown := [model for model in models if model not in known]:
-        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
+    parsed = [TableModel.from_name(name) for name in models]
+    for model in parsed:
+        _require_known(model)
     data = [described.fingerprint, described.recipe.model_dump(mode="json")]
     jobs: list[tuple[ResultKey, Callable[[], ResultRow]]] = []
     for seed in seeds:
-        for model in models:
+        for model in parsed:
             config = _recipe(described, model, smoke)
-            recipe = "trees" if model in TREE_MODELS else config.to_dict()
-            key = ResultKey(model, described.split.name, config_hash([data, seed, recipe, smoke]))
+            recipe = "trees" if model.base in TREE_MODELS else config.to_dict()
+            mark = config_hash([data, seed, recipe, smoke])
+            key = ResultKey(str(model), described.split.name, mark)
             make = partial(_compute_row, described, model, seed, fabric, progress, smoke)
             jobs.append((key, make))
     return ResultsLog(out, fabric).get_or_compute_all(jobs, progress, described.data.name)
 
 
-def _recipe(described: DescribedTransactions, model: str, smoke: bool) -> NodeTrainConfig:
+def _require_known(model: TableModel) -> None:
+    networks = *DYNAMICS, *GRAPH_BASELINES
+    known = (*MODELS, *(f"{network}:{HYBRID}" for network in networks))
+    kind = str(replace(model, members=1))
+    if kind not in known:
+        raise ValueError(f"unknown model {kind!r}; known are {', '.join(known)}")
+    if model.members > 1 and model.base not in networks:
+        raise ValueError(f"{model}: ensembles are of networks; leave out *{model.members}")
+
+
+def _recipe(described: DescribedTransactions, model: TableModel, smoke: bool) -> NodeTrainConfig:
     """An architecture's own recipe; a baseline gets CDAT's."""
-    base, _, variant = model.partition(":")
-    known = base if base in DYNAMICS else "cdat"
+    known = model.base if model.base in DYNAMICS else "cdat"
     num_train, unit = len(described.split.train), described.targets.unit
-    is_hybrid = variant == HYBRID
-    return transaction_train_config(known, num_train, unit, hybrid=is_hybrid, smoke=smoke)
+    is_hybrid = model.variant == HYBRID
+    recipe = transaction_train_config(known, num_train, unit, hybrid=is_hybrid, smoke=smoke)
+    return replace(recipe, members=model.members)
 
 
 def _compute_row(
     described: DescribedTransactions,
-    model: str,
+    model: TableModel,
     seed: int,
     fabric: Fabric,
     progress: Progress,
     smoke: bool,
 ) -> ResultRow:
     rule = DecisionRule("budget", BUDGET)
-    if model in TREE_MODELS:
-        evaluation, val, setting = _fit_trees(described, model, seed, rule, smoke)
+    if model.base in TREE_MODELS:
+        evaluation, val, setting = _fit_trees(described, model.base, seed, rule, smoke)
     else:
-        config, base = _recipe(described, model, smoke), model.partition(":")[0]
+        config, base = _recipe(described, model, smoke), model.base
         run = train_transaction_scorer(
             described,
             config,

@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
-from torch import nn
 
-from models.base import temporary_seed
 from models.inputs.graph import Graph
 from models.inputs.tree_ensemble import TreeEnsemble
 from models.manifest import Calibration, Decision
@@ -22,9 +20,9 @@ from models.tasks.node_config import NodeConfig
 from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import Split, draw_sample
 from training.datasets.transactions import DescribedTransactions
-from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.configs import DYNAMICS
 from training.tasks.anomaly.decisions import DecisionRule, Population, choose_threshold
+from training.tasks.anomaly.ensemble import fit_members, list_seeds
 from training.tasks.anomaly.evaluate import NodeMetrics, compute_node_metrics, fit_calibration
 from training.tasks.anomaly.stacked_trees import (
     BoostingConfig,
@@ -33,7 +31,7 @@ from training.tasks.anomaly.stacked_trees import (
 )
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.task import TransactionTrainingTask
-from training.trainer import TrainResult, fit
+from training.trainer import TrainResult
 
 _FEW_ROWS = 50_000  # labelled, to train on
 _FITTED_ROWS = 50_000  # whose quantiles are the bins of the features
@@ -167,14 +165,20 @@ def train_transaction_scorer(
     if recipe.trees is not None:
         plain = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
         fit_trees = partial(_fit_trees, described, plain, recipe, seed)
-    architecture = cast(NodeScorer, kind.from_data(config, [alone], seed, fit_trees)[0])
-    network: nn.Module = architecture
+    first_seed = list_seeds(seed, recipe)[0]
+    architecture = cast(NodeScorer, kind.from_data(config, [alone], first_seed, fit_trees)[0])
     if baseline is not None:
-        with temporary_seed(seed):
-            network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline)
     task = TransactionTrainingTask(described, architecture, recipe, fabric.device)
-    result = fit(network, task, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress)
+    result = fit_members(
+        *(architecture, task, recipe),
+        seed=seed,
+        fabric=fabric,
+        baseline=baseline,
+        run_folder=run_folder,
+        progress=progress,
+    )
+    network = result.network
     population = task.predict(network, described.population)
     labelled = {part: task.predict(network, rows) for part, rows in described.measured.items()}
     if recipe.trees is not None:

@@ -29,7 +29,7 @@ from models.energies import Energy
 from models.layouts import Layout
 from models.resonance import ResolvedResonance, Resonance, ResonanceParameter
 
-Solver = Literal["euler", "nesterov"]
+Solver = Literal["euler", "nesterov", "descent"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class DynamicsParams:
     Attributes:
         beta: inverse temperature of every head; excludes `beta_scale`.
         beta_scale: multiplies the trained inverse temperatures.
-        solver: `euler` steps as in training; `nesterov` adds momentum (see `Relaxation`), needs
-            fewer steps to converge, and is for `infer` without noise.
+        solver: `euler` steps as in training; `nesterov` adds momentum (see `Relaxation`) and needs
+            fewer steps to converge; `descent` shortens steps that would go up. The last two are for
+            `infer` without noise.
         seed: of the noise; the lower 32 bits count.
         resonance: replaces the trained one as a whole; strength 0 turns it off.
         deterministic: the row never shares a batch with rows of other requests, so that sums are
@@ -162,6 +163,7 @@ class Block(nn.Module):
             tolerance_R=np.array([row.tolerance for row in params], np.float64),
             noise_R=beta_RH.new_tensor([row.noise for row in params]),
             nesterov_R=np.array([row.solver == "nesterov" for row in params]),
+            descent_R=np.array([row.solver == "descent" for row in params]),
             seeds=tuple((row.seed * 1_000_003 + self.noise_stream) % 2**32 for row in params),
         )
 

@@ -77,7 +77,8 @@ class Dynamics(TypedDict, total=False):
         tolerance: a block stops once |dx/dt| / |x| is below it, 0 to 1; 0 never stops.
         noise: sigma of the noise sigma * sqrt(step_size) * eps of each step, 0 to 10.
         seed: of the noise, below 2^32.
-        solver: `euler` moves as in training; `nesterov` has momentum, without noise only.
+        solver: `euler` moves as in training; `nesterov` has momentum, and `descent` shortens steps
+            that would go up, both without noise only.
         deterministic: the same result to the last bit in any batch, which takes longer.
         resonance: replaces the trained prior on attention.
     """
@@ -89,7 +90,7 @@ class Dynamics(TypedDict, total=False):
     tolerance: float
     noise: float
     seed: int
-    solver: Literal["euler", "nesterov"]
+    solver: Literal["euler", "nesterov", "descent"]
     deterministic: bool
     resonance: Resonance
 

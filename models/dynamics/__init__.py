@@ -4,12 +4,12 @@ from models.dynamics.batch import RelaxationBatch, batch_key, should_compact
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
     Relaxation,
-    RowParams,
     Solution,
     StepCallback,
     StopReason,
     TracePoint,
 )
+from models.dynamics.row_params import RowParams
 from models.dynamics.solve import (
     RUN_ALONE,
     Interrupt,

@@ -23,16 +23,19 @@ _OF_ROWS = (
     "energy_R",
     "rose_R",
     "momentum_steps_R",
+    "step_scale_R",
 )
 _IDLE = 8  # compact once one row in eight has stopped
 
 
 def batch_key(relaxation: Relaxation) -> Hashable | None:
     """Relaxations of equal company can step together; one of None, as where it is watched, steps
-    alone."""
+    alone. Where steps are shortened others would have to wait, so these are by themselves."""
     kind = relaxation.layout.kind
     alone = kind is None or relaxation.on_step is not None
-    return None if alone else (id(relaxation.system.energy), kind, relaxation.x_ND.dtype)
+    descends = bool(relaxation.params.descent_R.any())
+    system = id(relaxation.system.energy)
+    return None if alone else (system, kind, relaxation.x_ND.dtype, descends)
 
 
 def should_compact(relaxation: Relaxation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import final
@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.dynamics.row_params import RowParams, draw_noise, noise_generators
 from models.dynamics.stopping import (
     CONVERGED,
     DIVERGED,
     GOES,
+    ROUNDED,
     STEP_LIMIT,
     rows_to_move,
     update_stopping,
@@ -34,35 +36,16 @@ class StopReason(StrEnum):
     DIVERGED = "diverged"
 
 
+_ARMIJO = 1e-4
+"""c of Armijo's rule, see `Relaxation`: as small as Nocedal and Wright recommend."""
+_MOST_HALVINGS = 40
+
 _REASONS = {
     GOES: None,
     DIVERGED: StopReason.DIVERGED,
     CONVERGED: StopReason.CONVERGED,
     STEP_LIMIT: StopReason.STEP_LIMIT,
 }
-
-
-@dataclass(frozen=True)
-class RowParams:
-    """What may differ from row to row. What only says when a row stops is on the host.
-
-    Attributes:
-        steps_R: most steps to take, int64, at least 0.
-        beta_RH: inverse temperature of each attention head.
-        step_size_R: alpha = dt / tau.
-        tolerance_R: stop once the residual is below it; 0 never stops early.
-        noise_R: sigma of the term sigma sqrt(alpha) eps added to each step.
-        nesterov_R: is the row carried on by momentum, see `Relaxation`?
-        seeds: one per row for that noise, so no row's noise depends on its neighbours in a batch.
-    """
-
-    steps_R: np.ndarray
-    beta_RH: Tensor
-    step_size_R: Tensor
-    tolerance_R: np.ndarray
-    noise_R: Tensor
-    nesterov_R: np.ndarray
-    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -119,6 +102,14 @@ class Relaxation:
     the motion is controlled, the row stays and k, the steps so far, is 0 again (the restarts of
     O'Donoghue and Candes 2015): what falls at every step still does.
 
+    A row with `descent` takes no step that goes up. With F = E, or V where the motion is
+    controlled, a step must lower F by a part of what its slope promises (Armijo 1966),
+
+        F(x_t+1) <= F(x_t) - c dx/dt . (g_t+1 - g_t),
+
+    or half of it is tried, and half of that. The next one begins with twice the length that was
+    taken, up to the whole step: where every step of Euler's is short enough, these are the same.
+
     Where the motion is controlled, V of CDAT eq. 6 is accumulated with the trapezoidal rule,
     V_t = E_t + sum_s (c(x_s) + c(x_s+1))/2 . (g_s+1 - g_s), c being `motion.control`.
 
@@ -131,6 +122,7 @@ class Relaxation:
         energy_R: of where the row is.
         rose_R: whether the energy, or V, rose in any step so far, see `Solution.energy_rose`.
         momentum_steps_R: steps since its momentum was last reset, k above.
+        step_scale_R: share of the step that a row with `descent` tries next.
         gradient_step_ND: y above, where there is momentum.
         noise_generators: of each row that has noise.
         stop_reasons: why each row stopped, None while it moves.
@@ -150,6 +142,7 @@ class Relaxation:
     energy_R: np.ndarray
     rose_R: np.ndarray
     momentum_steps_R: np.ndarray
+    step_scale_R: np.ndarray
     gradient_step_ND: Tensor | None
     noise_generators: list[torch.Generator | None]
     stop_reasons: list[StopReason | None]
@@ -183,6 +176,7 @@ class Relaxation:
             nothing_R,
             np.zeros(layout.rows, bool),
             np.zeros(layout.rows, np.int64),
+            np.ones(layout.rows),
             None,
             noise_generators(params),
             [None] * layout.rows,
@@ -213,6 +207,8 @@ class Relaxation:
         x_ND, drift_ND = self._moved(moves_R) if moving else (self.x_ND, None)
         previous = None if drift_ND is None else PreviousStep(drift_ND, self._control(), self.g_ND)
         evaluation = system.evaluate_with_stats(x_ND, layout, params.beta_RH, more, previous)
+        if previous is not None and (careful_R := moves_R & params.descent_R).any():
+            x_ND, evaluation = self._shortened(careful_R, x_ND, previous, evaluation, more)
         g_ND, terms, components = evaluation.g_ND, evaluation.terms, evaluation.components
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
@@ -286,10 +282,7 @@ class Relaxation:
     def _moved(self, moves_R: np.ndarray) -> tuple[Tensor, Tensor]:
         """The next state, and dx/dt of every row."""
         layout, x_ND = self.layout, self.x_ND
-        assert self.terms.force_ND is not None
-        plain_ND, drift_ND = self.system.step(
-            x_ND, layout, self.params.step_size_R, self.terms.force_ND, self._control()
-        )
+        plain_ND, drift_ND = self._stepped()
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.noise_generators, moves_R.tolist(), strict=True)
         drawing = [generator if moves else None for generator, moves in moving]
@@ -298,6 +291,55 @@ class Relaxation:
         if drawn is not None:
             moved_ND = moved_ND + drawn
         return _where(moves_R, layout, moved_ND, x_ND), drift_ND
+
+    def _stepped(self) -> tuple[Tensor, Tensor]:
+        """A step of every row, of the share of its length that it tries, and dx/dt."""
+        size_R = self.params.step_size_R
+        if self.params.descent_R.any():
+            size_R = size_R * torch.from_numpy(self.step_scale_R).to(size_R)
+        assert self.terms.force_ND is not None
+        given = self.x_ND, self.layout, size_R, self.terms.force_ND, self._control()
+        return self.system.step(*given)
+
+    def _shortened(
+        self,
+        careful_R: np.ndarray,
+        x_ND: Tensor,
+        previous: PreviousStep,
+        evaluation: Evaluation,
+        more: bool,
+    ) -> tuple[Tensor, Evaluation]:
+        """Where a step ends once no row of `careful_R` goes up, and what it is like there.
+
+        Args:
+            x_ND: where it would end in full length.
+            evaluation: there.
+        """
+        for halvings in range(_MOST_HALVINGS + 1):
+            too_long_R = careful_R & ~self._falls(previous, evaluation)
+            if not too_long_R.any():
+                break
+            shorter_ND = self.x_ND  # a row that nothing lowers stays
+            if halvings < _MOST_HALVINGS:
+                self.step_scale_R = np.where(too_long_R, self.step_scale_R / 2, self.step_scale_R)
+                shorter_ND, _ = self._stepped()
+            x_ND = _where(too_long_R, self.layout, shorter_ND, x_ND)
+            given = x_ND, self.layout, self.params.beta_RH, more, previous
+            evaluation = self.system.evaluate_with_stats(*given)
+        twice_R = np.minimum(1, 2 * self.step_scale_R)
+        self.step_scale_R = np.where(careful_R, twice_R, self.step_scale_R)
+        return x_ND, evaluation
+
+    def _falls(self, previous: PreviousStep, seen: Evaluation) -> np.ndarray:
+        """Which rows go down by a step as far as Armijo's rule wants, but for rounding."""
+        nothing_R = np.zeros(self.rows)
+        work_R = nothing_R if seen.control_work_R is None else seen.control_work_R
+        change_R = sum(seen.components.values(), nothing_R) + work_R - self.energy_R
+        promised_N = (previous.drift_ND * (seen.g_ND - previous.g_ND)).sum(-1)
+        promised_R = self.layout.sum_rows(promised_N[None])[0].cpu().numpy().clip(min=0)
+        eps = torch.finfo(seen.g_ND.dtype).eps
+        rounding_R = ROUNDED * eps * (np.abs(self.energy_R) + np.abs(self.control_work_R))
+        return change_R <= rounding_R - _ARMIJO * promised_R
 
     def _carried(self, plain_ND: Tensor) -> Tensor:
         """The end of a step, with momentum where there is any."""
@@ -338,33 +380,6 @@ class Relaxation:
         self.trace.append(TracePoint(len(self.trace), energy_R, components, storage_R))
         if self.on_step is not None:
             self.on_step(self.x_ND, self.trace[-1])
-
-
-def noise_generators(params: RowParams) -> list[torch.Generator | None]:
-    """A generator for each row that has noise."""
-    noisy = (params.noise_R > 0).tolist()
-    return [
-        torch.Generator().manual_seed(seed) if has_noise else None
-        for seed, has_noise in zip(params.seeds, noisy, strict=True)
-    ]
-
-
-def draw_noise(
-    x_ND: Tensor,
-    layout: Layout,
-    params: RowParams,
-    generators: Sequence[torch.Generator | None],
-) -> Tensor | None:
-    """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator, if any has."""
-    if not any(generators):
-        return None
-    counts = torch.bincount(layout.row_of_N, minlength=layout.rows).tolist()
-    eps_ND = torch.zeros(x_ND.shape, dtype=x_ND.dtype)
-    for part_LD, generator in zip(eps_ND.split(counts), generators, strict=True):
-        if generator is not None:
-            part_LD.normal_(generator=generator)
-    scale_N1 = layout.of_tokens((params.noise_R * params.step_size_R.sqrt())[:, None])
-    return scale_N1 * eps_ND.to(x_ND.device)
 
 
 def _where(where_R: np.ndarray, layout: Layout, new: Tensor, old: Tensor | None) -> Tensor:

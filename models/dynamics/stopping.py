@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 GOES, DIVERGED, CONVERGED, STEP_LIMIT = range(4)
-_ROUNDED = 8.0
+ROUNDED = 8.0
 """A rise of this many units in the last place is rounding: else momentum would be lost at random
 where it hardly falls any more."""
 _RISE = 64.0
@@ -53,7 +53,7 @@ def update_stopping(moves, begun, seen, was, params, eps, now):
         if moves[r]:
             rate = np.sqrt(speed[r] / max(size_was[r], 1e-24))
             before, done = energy_was[r] + work_was[r], work_was[r] + work[r]
-            falls = energy[r] + done <= before + _ROUNDED * eps * abs(before)
+            falls = energy[r] + done <= before + ROUNDED * eps * abs(before)
             lifted = nesterov[r] and carried_was[r] > 0 and not falls
             stepped = not lifted and np.isfinite(size[r] + energy[r] + rate)
             if stepped:

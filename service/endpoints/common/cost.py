@@ -17,6 +17,9 @@ from models.inputs.graph import Graph
 from models.interpret import occlusion
 from service.endpoints.common.dynamics import max_total_steps
 
+_LOOKS_OF_A_STEP = 2
+"""Most that the steps of `descent` come to take each, for one that was shortened doubles the next
+one's length again."""
 _REASONS = frozenset({"attention", "memories", "components", "resonance"})
 
 
@@ -34,6 +37,8 @@ def estimate_cost(
         explained_tokens: that its explanations relax anew.
     """
     steps = max_total_steps(network, params)
+    if params.solver == "descent":
+        steps *= _LOOKS_OF_A_STEP
     return tokens * (steps + count_reason_steps(include)) + explained_tokens * steps
 
 

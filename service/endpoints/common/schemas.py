@@ -70,7 +70,8 @@ class Dynamics(Strict):
     solver: Solver = Field(
         "euler",
         description="euler moves as in training; nesterov carries on by momentum, and gives it up "
-        "where the energy would rise: fewer steps to where the state rests. Not with noise",
+        "where the energy would rise: fewer steps to where the state rests; descent takes half of "
+        "a step that would raise it, and half of that, so that none does. Neither with noise",
     )
     resonance: Resonance | None = Field(
         None,

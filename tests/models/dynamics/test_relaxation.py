@@ -66,6 +66,7 @@ def _params(rows: int, **changed) -> RowParams:
         column("tolerance").numpy(),
         column("noise"),
         np.broadcast_to(np.asarray(values.get("nesterov", False)), rows),
+        np.broadcast_to(np.asarray(values.get("descent", False)), rows),
         tuple(values.get("seeds", range(rows))),
     )
 

@@ -146,6 +146,7 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
         tolerance_R=np.zeros(3),
         noise_R=torch.zeros(3, dtype=torch.float64),
         nesterov_R=np.zeros(3, bool),
+        descent_R=np.zeros(3, bool),
         seeds=(0, 0, 0),
     )
     norm = EnergyLayerNorm(energies.DIM).double()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import DynamicsParams
+from models.base import DynamicsParams, Solver
 from models.dynamics import PreviousStep, Relaxation, StepBackend
 from models.energies import AssociativeMemory, Hopfield, Sum
 from models.fused import kernels, parallel, system
@@ -227,15 +227,16 @@ def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
 
 
 @pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("solver", ["euler", "descent"])
 @torch.no_grad()
-def test_momentum_and_rows_that_stay_are_as_ever() -> None:
+def test_momentum_and_rows_that_stay_are_as_ever(solver: Solver) -> None:
     block, places = build_block(ENERGIES["cdat"](), MOTIONS["controlled"]()), make_edges()
     x_ND, _ = make_states()
     params = block.resolve_params(
         [
             DynamicsParams(steps=6, solver="nesterov"),
             DynamicsParams(steps=2),
-            DynamicsParams(steps=6, step_size=5.0),
+            DynamicsParams(steps=6, step_size=5.0, solver=solver),
         ]
     )
     fused, plain = FusedSystem.of_block(block, block.build_backend()), block.build_backend()

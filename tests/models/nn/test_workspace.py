@@ -60,6 +60,7 @@ def test_a_step_of_one_is_the_retrieval_and_the_energy_falls() -> None:
         tolerance_R=np.array([0, 0, 1e-6]),
         noise_R=torch.zeros(ROWS, dtype=torch.float64),
         nesterov_R=np.zeros(ROWS, bool),
+        descent_R=np.zeros(ROWS, bool),
         seeds=(0, 0, 0),
     )
     energy, rest = AssociativeMemory(), torch.nn.Identity()

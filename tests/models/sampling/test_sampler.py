@@ -106,6 +106,7 @@ def test_without_noise_it_is_the_loop_that_relaxes_everything(known: int) -> Non
         np.zeros(4),
         0 * one,
         np.zeros(4, bool),
+        np.zeros(4, bool),
         seeds=(0,) * 4,
     )
     layout = Dense(torch.ones(4, 1, 1, dtype=torch.bool))

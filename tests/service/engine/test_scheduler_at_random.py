@@ -69,7 +69,7 @@ class Engine(RuleBasedStateMachine):
         steps=st.integers(0, 30),
         noise=st.sampled_from([0.0, 0.1]),
         tolerance=st.sampled_from([0.0, 0.05]),
-        solver=st.sampled_from(["euler", "nesterov"]),
+        solver=st.sampled_from(["euler", "nesterov", "descent"]),
         alone=st.booleans(),
         job=st.booleans(),
         fails=st.sampled_from([False, False, False, True]),

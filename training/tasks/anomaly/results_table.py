@@ -26,6 +26,7 @@ from training.tasks.anomaly.configs import (
 )
 from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
 from training.tasks.anomaly.neighbor_labels import append_label_columns
+from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import NodeRun, network_config, train_node_scorer
 from training.trainer import count_parameters
@@ -101,6 +102,8 @@ def _recipe_of(model: TableModel, dataset: NodeDataset, split: Split) -> NodeTra
     variant = model.variant or (HYBRID if model.base == BAG else "none")
     edges = dataset.graph.edge_index.shape[1]
     recipe = node_train_config(known, dataset.name, len(split.train), variant, edges=edges)
+    if model.base == BAG:
+        recipe = replace(recipe, trees=BoostingConfig())  # it is tuned, whatever a hybrid has
     return replace(recipe, members=model.members)
 
 

@@ -30,7 +30,7 @@ export class EnergyPanel extends Panel {
     const power = (value) => `× ${format(10 ** value)}`;
     this.beta = slider("β", { min: -2, max: 2, step: "any", value: 0, format: power });
     this.size = slider("Step size", { min: -2, max: 1, step: "any", value: 0, format: (v) => format(10 ** v) });
-    this.solver = select(["euler", "nesterov"], state.solver);
+    this.solver = select(["euler", "nesterov", "descent"], state.solver);
     this.keep = element("input", { type: "checkbox" });
     this.chart = element("div");
     this.table = scrollable("Runs");

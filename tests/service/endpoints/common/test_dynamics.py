@@ -145,6 +145,7 @@ def test_noise_and_seed(relax):
         {"noise": 0.1},
         {"tolerance": 0.5},
         {"solver": "nesterov"},
+        {"solver": "descent"},
         {"resonance": {}},
     ],
     ids=lambda dynamics: next(iter(dynamics)),
@@ -165,7 +166,8 @@ def test_dynamics_as_trained_are_judged_however_they_are_asked_for(relax):
 def test_the_answer_says_whether_the_energy_rose(relax):
     """Of V where the motion is controlled; whatever is included, for every step is looked at."""
     wild = {"step_size": 5.0, "steps": 64}
-    for dynamics in ({}, {"step_size": 0.05}, {"solver": "nesterov", "steps": 64}, wild):
+    nesterov, careful = {"solver": "nesterov", "steps": 64}, wild | {"solver": "descent"}
+    for dynamics in ({}, {"step_size": 0.05}, nesterov, wild, careful):
         answer = relax(**dynamics)
         trace = answer["convergence"]["trace"]
         values = [entry.get("storage", entry["energy"]) for entry in trace]
@@ -175,7 +177,7 @@ def test_the_answer_says_whether_the_energy_rose(relax):
             if entry["step"]
         ]
         assert answer["convergence"]["energy_rose"] is any(rose)
-        if answer["model"]["name"] == "et-small":
+        if answer["model"]["name"] == "et-small" or dynamics is careful:
             assert not any(rose)
         elif "step_size" in dynamics:
             assert any(rose) is (dynamics is wild)
@@ -198,6 +200,7 @@ def test_divergence_is_told(relax, client):
     [
         ({"beta": 1, "beta_scale": 1}, "give beta or beta_scale, not both"),
         ({"noise": 0.1, "solver": "nesterov"}, "there is noise with solver euler alone"),
+        ({"noise": 0.1, "solver": "descent"}, "there is noise with solver euler alone"),
     ],
 )
 def test_what_does_not_go_together_is_told_as_a_rule(client, sample, dynamics, rule):

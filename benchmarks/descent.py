@@ -18,23 +18,21 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
-import torch
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.accuracy import score_test_part
 from benchmarks.machine import describe
 from benchmarks.server import serving
 from benchmarks.soak import ATOMS
 from models.base import DynamicsParams, Solver
-from models.checkpoint import Checkpoint, load_checkpoint
+from models.checkpoint import load_checkpoint
 from models.paths import find_shipped
-from training.provenance import load_graph_data, load_node_data
 
 SOLVERS: tuple[Solver, Solver] = ("euler", "descent")
-_AT_A_TIME = 64
 
 
 def main() -> None:
@@ -126,42 +124,18 @@ def compare_answers() -> None:
     print("\n| model | test rows | same to the last bit | ROC-AUC, Euler | descent |")
     print("|---|---|---|---|---|")
     for folder in sorted(find_shipped("checkpoints").iterdir()):
-        checkpoint = load_checkpoint(folder)
         try:
-            labels, scores = _score_test(checkpoint)
-        except (FileNotFoundError, KeyError, ValueError):
-            continue  # of other tasks, or its data are not here
-        same = np.mean(scores[0] == scores[1])
-        figures = [roc_auc_score(labels, values) for values in scores]
+            labels, found = score_test_part(
+                load_checkpoint(folder), [DynamicsParams(solver=solver) for solver in SOLVERS]
+            )
+        except (FileNotFoundError, ValueError):
+            continue  # of pictures or transactions, or its data are not here
+        plain, descent = (scores.score_n for scores in found)
+        figures = [roc_auc_score(labels, scores) for scores in (plain, descent)]
         print(
-            f"| {folder.name} | {len(labels)} | {100 * same:.1f} % | {figures[0]:.4f} "
-            f"| {figures[1]:.4f} |"
+            f"| {folder.name} | {len(labels)} | {100 * np.mean(plain == descent):.1f} % "
+            f"| {figures[0]:.4f} | {figures[1]:.4f} |"
         )
-
-
-@torch.no_grad()
-def _score_test(checkpoint: Checkpoint) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Labels of the test part, and its scores by each solver."""
-    network, manifest = checkpoint.network, checkpoint.manifest
-    params = [DynamicsParams(solver=solver) for solver in SOLVERS]
-    if manifest.task == "anomaly" and manifest.transactions is None:
-        dataset, split = load_node_data(manifest)
-        batch = network.pack([dataset.graph])
-        found = [network.infer(batch, [each]).logits.numpy()[split.test] for each in params]
-        return dataset.labels[split.test], found
-    if manifest.task != "classification":
-        raise ValueError(manifest.task)
-    graphs, split = load_graph_data(manifest)
-    chosen = split.test[graphs.labels[split.test, 0] >= 0]
-
-    def score(each: DynamicsParams) -> Iterator[np.ndarray]:
-        for start in range(0, len(chosen), _AT_A_TIME):
-            some = [graphs.graphs[i] for i in chosen[start : start + _AT_A_TIME]]
-            logits_RC = network.infer(network.pack(some), [each] * len(some)).logits
-            yield cast(np.ndarray, (logits_RC[:, 1] - logits_RC[:, 0]).numpy())
-
-    labels = graphs.labels[chosen, 0]
-    return labels, [np.concatenate(list(score(each))) for each in params]
 
 
 if __name__ == "__main__":

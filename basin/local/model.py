@@ -205,7 +205,7 @@ class Model:
     def energy(
         self, *inputs: Any, dynamics: Dynamics | None = None, **options: Any
     ) -> list[Convergence]:
-        """Return how the energy of each input came to rest, with its parts and the whole trace.
+        """Return how the energy of each input converged, with its parts and the whole trace.
 
         Args:
             inputs, options: what the method of the model takes, such as a graph, SMILES, or an

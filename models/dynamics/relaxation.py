@@ -61,7 +61,7 @@ class TracePoint:
 
 @dataclass(frozen=True)
 class Solution:
-    """Where the rows came to rest and how.
+    """Where the rows stopped and how.
 
     `g_ND` is the activation there. `residual_R` is |dx/dt| / |x| of the last step taken: the
     relative speed of the row, free of step size and units. `layout` is what they relaxed on, with

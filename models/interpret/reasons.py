@@ -1,4 +1,4 @@
-"""Why a row came to rest where it did: what its tokens see, which memories fired, and the energy of
+"""Why a row stopped where it did: what its tokens see, which memories fired, and the energy of
 each by term. All of it is read off the state at rest, after the fact."""
 
 from __future__ import annotations

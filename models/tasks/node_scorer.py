@@ -142,11 +142,20 @@ class NodeScorer(Architecture):
         if encoded_NP is None:
             table_NC = self.features.compute_table(batch)
             encoded_NP = self.features.encode(table_NC)
-        logits_KN = [
+        logits_KN = self.compute_members(batch, encoded_NP, params)
+        return self.mix(_mean(logits_KN), *self.read_parts(batch, table_NC))
+
+    def compute_members(
+        self,
+        batch: GraphBatch,
+        encoded_NP: Tensor,
+        params: Sequence[DynamicsParams] | None = None,
+    ) -> list[Tensor]:
+        """Logits (N,) of each network, differentiable."""
+        return [
             network(encoded_NP, network.build_layouts(batch, self.edge_features), params)
             for network in self._networks()
         ]
-        return self.mix(_mean(logits_KN), *self.read_parts(batch, table_NC))
 
     @torch.no_grad()
     def infer(

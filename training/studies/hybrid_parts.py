@@ -1,8 +1,9 @@
-"""What each part of a hybrid gives, and what its steps do, on the nodes to test on."""
+"""What each part of a hybrid gives on test nodes, and what its steps or its networks do."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from models.base import DynamicsParams
 from models.inputs.graph_batch import GraphBatch
-from training.cli_options import DataOption, DeviceOption, console, create_fabric
+from training.cli_options import DataOption, DeviceOption, Members, console, create_fabric
 from training.common.hardware import processor_name
 from training.datasets import NodeDataset, Split, load_node_dataset, random_splits
 from training.tasks.anomaly.configs import WITH_LABELS, node_train_config
@@ -33,7 +34,8 @@ def score_parts(
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
     """Train a hybrid that reads labels, and return the logits (N,) of its parts, of what is mixed
-    of them, and of the network and the hybrid after other numbers of steps than the trained one.
+    of them, and of the network and the hybrid after other numbers of steps than the trained one; of
+    an ensemble, of each network alone and mixed with the trees as the mean is.
     """
     run = train_node_scorer(dataset, split, recipe, seed=0, fabric=fabric, progress=progress)
     network = run.network
@@ -58,7 +60,14 @@ def score_parts(
         "network and trees": network.mix(trained, scores_N),
         "all, with labels": network.mix(trained, scores_N, by_labels),
     }
-    for steps in _STEPS:
+    if network.config.members > 1:
+        with torch.no_grad():
+            alone_KN = network.compute_members(batch, encoded_NP)
+        for place, logits_N in enumerate(alone_KN):
+            parts[f"network {place}"] = logits_N
+            parts[f"network {place} and trees"] = network.mix(logits_N, scores_N)
+            parts[f"network {place}, with labels"] = network.mix(logits_N, scores_N, by_labels)
+    for steps in _STEPS if network.config.members == 1 else ():
         alone, after = compute_network(steps), f"{steps} step{'s' * (steps != 1)}"
         parts[f"network, {after}"] = alone
         parts[f"network and trees, {after}"] = network.mix(alone, scores_N)
@@ -69,6 +78,7 @@ def hybrid_parts(
     model: Annotated[str, typer.Option(help="et or cdat")] = "et",
     dataset: Annotated[str, typer.Option(help="tolokers, amazon or yelpchi")] = "tolokers",
     splits: Annotated[int, typer.Option(help="how many, official or random with 40 %")] = 5,
+    members: Members = 1,
     data: DataOption = None,
     device: DeviceOption = "auto",
 ) -> None:
@@ -81,13 +91,14 @@ def hybrid_parts(
         for split in chosen:
             rows = len(split.train)
             recipe = node_train_config(model, source.name, rows, WITH_LABELS, edges=edges)
+            recipe = replace(recipe, members=members)
             y, test = source.labels[split.test], split.test
             for name, logits_N in score_parts(source, split, recipe, fabric, progress).items():
                 given = y, logits_N[test]
                 figures[name].append([roc_auc_score(*given), average_precision_score(*given)])
             trained = recipe.config.get("steps", 2)
     typer.echo(
-        f"{model} on {source.name}, {len(chosen)} splits, trained for {trained} steps; "
+        f"{members} {model} on {source.name}, {len(chosen)} splits, trained for {trained} steps; "
         f"{processor_name()}\n\n| part | ROC-AUC | PR-AUC |\n|---|---|---|"
     )
     for name, values in figures.items():

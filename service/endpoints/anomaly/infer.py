@@ -1,4 +1,4 @@
-"""Score a graph, and say how its state came to rest."""
+"""Score a graph, and say how its state moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classify graphs, and say how each came to rest."""
+"""Classify graphs, and say how each went."""
 
 from __future__ import annotations
 

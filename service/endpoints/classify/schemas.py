@@ -60,7 +60,7 @@ class TensorClassifyRequest(Envelope):
 
 
 class GraphConvergence(Convergence):
-    """How one molecule or graph came to rest."""
+    """How the state of one molecule or graph moved."""
 
     energy_percentile: float | None = Field(
         description="percentage of training graphs with a lower final energy per node; near 0 or "

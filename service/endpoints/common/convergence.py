@@ -1,4 +1,4 @@
-"""How the rows of a batch came to rest."""
+"""How the rows of a batch moved, and where they stopped."""
 
 from __future__ import annotations
 

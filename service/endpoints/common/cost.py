@@ -3,7 +3,7 @@ estimated by.
 
 The unit is a token (a node, an edge, a patch) of one step. Before it runs a request is charged for
 all passes through the network that it asks for: its own; one step for each kind of reasons, which
-are read off the state at rest by about as much work; and those of its explanations, which take away
+are read off the last state by about as much work; and those of its explanations, which take away
 one part after another and ask again (`models.interpret.occlusion` counts them).
 `python -m benchmarks.cost` shows the seconds per cost of each.
 """
@@ -43,7 +43,7 @@ def estimate_cost(
 
 
 def count_reason_steps(include: Collection[str]) -> int:
-    """Steps that the reasons of a state at rest take."""
+    """Steps that the reasons of a last state take."""
     return len(_REASONS.intersection(include))
 
 

@@ -1,4 +1,4 @@
-"""What a row at rest tells of itself; see `service.endpoints.common.schemas`."""
+"""What a row tells of itself where it stopped; see `service.endpoints.common.schemas`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SeeingToken(TokenRef):
 
 
 class AttentionAtRest(BaseModel):
-    """Who sees whom, where the state came to rest."""
+    """Who sees whom, where the state stopped."""
 
     attention: int = Field(description="place among all attentions, block by block")
     kind: Literal["attention", "bottleneck"]
@@ -73,7 +73,7 @@ class FiringToken(TokenRef):
 
 
 class MemoriesAtRest(BaseModel):
-    """Which Hopfield memories fired in one block, where the state came to rest."""
+    """Which Hopfield memories fired in one block, where the state stopped."""
 
     block: int
     top: list[MeanMemory] = Field(description="those of the largest mean share, at most five")
@@ -93,7 +93,7 @@ class ComponentsAtRest(BaseModel):
 
 
 class Reasons(BaseModel):
-    """Why a row came to rest where it did. The whole of it is in a safetensors answer."""
+    """Why a row stopped where it did. The whole of it is in a safetensors answer."""
 
     tokens: int = Field(description="how many there are")
     told: int = Field(description="how many are told of, at most 64: targets, else the first")

@@ -71,7 +71,7 @@ class ReasonCollector:
         return output
 
     def courses(self, output: Output) -> ConvergenceReports:
-        """How the rows of the batch at hand came to rest, with what resonated."""
+        """How the rows of the batch at hand moved, with what resonated."""
         resonance = None
         if self._rest is not None and "resonance" in self._include:
             resonance = [self._selectivity(row) for row in range(len(output.solutions[0].steps_R))]

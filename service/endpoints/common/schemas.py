@@ -169,7 +169,7 @@ class TraceEntry(BaseModel):
 
 
 class HeadResonance(BaseModel):
-    """How selective a head of attention is where the state came to rest; null without pairs."""
+    """How selective a head of attention is where the state stopped; null without pairs."""
 
     attention: int = Field(description="place among those that resonate, block by block")
     kind: Literal["attention", "bottleneck"]
@@ -195,7 +195,7 @@ class HeadPairs(HeadResonance):
 
 
 class Convergence(BaseModel):
-    """How the state came to rest, summed over the blocks. A number that is not finite is null."""
+    """How the state moved, summed over the blocks. A number that is not finite is null."""
 
     energy_initial: float | None
     energy_final: float | None

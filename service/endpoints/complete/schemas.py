@@ -88,7 +88,7 @@ class Box(BaseModel):
 
 
 class WindowsConvergence(BaseModel):
-    """How the windows of one completion came to rest. Energies are per patch, the mean over all
+    """How the windows of one completion moved. Energies are per patch, the mean over all
     windows. A number that is not finite is null."""
 
     windows: int = Field(

@@ -1,4 +1,4 @@
-"""Look at images one by one, and say how each came to rest."""
+"""Look at images one by one, and say how each went."""
 
 from __future__ import annotations
 

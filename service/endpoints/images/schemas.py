@@ -109,7 +109,7 @@ class Shown(BaseModel):
 
 
 class ImageConvergence(Convergence):
-    """How the retrieval of one image came to rest: energies summed over its tokens and layers."""
+    """How the retrieval of one image went: energies summed over its tokens and layers."""
 
     energy_percentile: float | None = Field(
         description="percentage of training images with a lower final energy per token"

@@ -40,21 +40,21 @@ def score_test_part(
         dataset, split = load_node_data(manifest)
         batch = network.pack([dataset.graph])
         outputs = [network.infer(batch, [params]) for params in several]
-        found = [_collect(output.logits.numpy()[split.test], [output]) for output in outputs]
-        return dataset.labels[split.test], found
+        results = [_collect(output.logits.numpy()[split.test], [output]) for output in outputs]
+        return dataset.labels[split.test], results
     if manifest.task != "classification":
         raise ValueError(f"{manifest.name} is a model of {manifest.task}, not of nodes or graphs")
     graphs, split = load_graph_data(manifest)
     chosen = split.test[graphs.labels[split.test, 0] >= 0]
-    found = list[TestScores]()
+    results = list[TestScores]()
     for params in several:
         outputs = list[Output]()
         for start in range(0, len(chosen), _AT_A_TIME):
             some = [graphs.graphs[i] for i in chosen[start : start + _AT_A_TIME]]
             outputs.append(network.infer(network.pack(some), [params] * len(some)))
         scores = [output.logits[:, 1] - output.logits[:, 0] for output in outputs]
-        found.append(_collect(torch.cat(scores).numpy(), outputs))
-    return graphs.labels[chosen, 0], found
+        results.append(_collect(torch.cat(scores).numpy(), outputs))
+    return graphs.labels[chosen, 0], results
 
 
 def _collect(score_n: np.ndarray, outputs: Sequence[Output]) -> TestScores:

@@ -2,11 +2,11 @@
 
 First, by HTTP: requests to every model that ships, in turn, with inputs, steps (1 to 64), step size
 (a tenth of the trained one to ten times) and beta (a hundredth of the trained one to a hundred
-times) drawn by chance, each asked with Euler's steps and with `descent`. Told are the shares of
+times) drawn by chance, each sent with Euler's steps and with `descent`. Printed are the shares of
 requests in which the energy, or V of CDAT, rose in a step (`energy_rose`) or the dynamics diverged,
 and the median of the ratios of the two times.
 
-Then, where the data are: the test part of each model, with the trained number of steps. Told are
+Then, where the data are: the test part of each model, with the trained number of steps. Printed are
 the share of outputs that are the same to the last bit, and ROC-AUC by either solver.
 
     python -m benchmarks.descent [--requests 1000] [--seed 0]
@@ -52,7 +52,7 @@ def compare_requests(client: httpx.Client, count: int, rng: np.random.Generator)
         client.get(f"/models/{model['name']}").raise_for_status().json()
         for model in client.get("/models").raise_for_status().json()["models"]
     ]
-    found = defaultdict[str, list[tuple[Any, ...]]](list)
+    results = defaultdict[str, list[tuple[Any, ...]]](list)
     for number in range(count):
         model = models[number % len(models)]
         body = _vary(model["example"], rng)
@@ -63,14 +63,14 @@ def compare_requests(client: httpx.Client, count: int, rng: np.random.Generator)
             "beta_scale": 10 ** rng.uniform(-2, 2),
         }
         answers = [_ask(client, model["route"], body, dynamics | {"solver": s}) for s in SOLVERS]
-        found[model["name"]].append(tuple(value for answer in answers for value in answer))
+        results[model["name"]].append(tuple(value for answer in answers for value in answer))
     print(
         "| model | requests | rose, Euler | diverged | rose, descent | diverged "
         "| time over Euler's |"
     )
     print("|---|---|---|---|---|---|---|")
-    everything = [row for rows in found.values() for row in rows]
-    for name, rows in [*sorted(found.items()), ("all", everything)]:
+    everything = [row for rows in results.values() for row in rows]
+    for name, rows in [*sorted(results.items()), ("all", everything)]:
         plain, descent = np.array(rows).reshape(-1, 2, 3).swapaxes(0, 1)
         ratio = np.median(descent[:, 2] / plain[:, 2])
         flags = [f"{int(flag)}" for part in (plain, descent) for flag in part[:, :2].sum(0)]
@@ -125,12 +125,12 @@ def compare_answers() -> None:
     print("|---|---|---|---|---|")
     for folder in sorted(find_shipped("checkpoints").iterdir()):
         try:
-            labels, found = score_test_part(
+            labels, results = score_test_part(
                 load_checkpoint(folder), [DynamicsParams(solver=solver) for solver in SOLVERS]
             )
         except (FileNotFoundError, ValueError):
             continue  # of pictures or transactions, or its data are not here
-        plain, descent = (scores.score_n for scores in found)
+        plain, descent = (scores.score_n for scores in results)
         figures = [roc_auc_score(labels, scores) for scores in (plain, descent)]
         print(
             f"| {folder.name} | {len(labels)} | {100 * np.mean(plain == descent):.1f} % "

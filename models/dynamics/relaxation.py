@@ -330,14 +330,14 @@ class Relaxation:
         self.step_scale_R = np.where(careful_R, twice_R, self.step_scale_R)
         return x_ND, evaluation
 
-    def _falls(self, previous: PreviousStep, seen: Evaluation) -> np.ndarray:
+    def _falls(self, previous: PreviousStep, evaluation: Evaluation) -> np.ndarray:
         """Which rows go down by a step as far as Armijo's rule wants, but for rounding."""
         nothing_R = np.zeros(self.rows)
-        work_R = nothing_R if seen.control_work_R is None else seen.control_work_R
-        change_R = sum(seen.components.values(), nothing_R) + work_R - self.energy_R
-        promised_N = (previous.drift_ND * (seen.g_ND - previous.g_ND)).sum(-1)
+        work_R = nothing_R if evaluation.control_work_R is None else evaluation.control_work_R
+        change_R = sum(evaluation.components.values(), nothing_R) + work_R - self.energy_R
+        promised_N = (previous.drift_ND * (evaluation.g_ND - previous.g_ND)).sum(-1)
         promised_R = self.layout.sum_rows(promised_N[None])[0].cpu().numpy().clip(min=0)
-        eps = torch.finfo(seen.g_ND.dtype).eps
+        eps = torch.finfo(evaluation.g_ND.dtype).eps
         rounding_R = ROUNDED * eps * (np.abs(self.energy_R) + np.abs(self.control_work_R))
         return change_R <= rounding_R - _ARMIJO * promised_R
 

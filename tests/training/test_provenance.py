@@ -1,4 +1,4 @@
-"""The data that shipped checkpoints were trained on are found again from their manifests."""
+"""The data that shipped checkpoints were trained on are loaded again by their manifests."""
 
 from __future__ import annotations
 

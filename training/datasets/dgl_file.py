@@ -1,7 +1,7 @@
 """Graphs in the files that DGL's `save_graphs` writes, read without DGL.
 
 Numbers are little-endian. A list is its length (uint64) and its items, a text its length and its
-bytes, a pair its two items. Every structure begins with a number that tells what it is.
+bytes, a pair its two items. Every structure begins with a number that says what it is.
 """
 
 from __future__ import annotations
@@ -113,19 +113,19 @@ class _Reader:
         stored = stored & 0xFFFFFFFF if stored >> 32 else _NUMBERED.get(stored, 0)
         if not stored & (_IN_COO | _IN_CSR | _IN_CSC):
             raise _FormatError(f"edges in the layout {stored}")
-        found = np.empty((2, 0), np.int64)
+        edges = np.empty((2, 0), np.int64)
         for layout in (_IN_COO, _IN_CSR, _IN_CSC):
             if not stored & layout:
                 continue
             self._expect(_META, "a graph of types")
             self._read_csr()
             if layout == _IN_COO:
-                found = self._read_coo()
+                edges = self._read_coo()
                 continue
             indptr, indices = self._read_csr()
             rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-            found = np.stack([rows, indices] if layout == _IN_CSR else [indices, rows])
-        return found
+            edges = np.stack([rows, indices] if layout == _IN_CSR else [indices, rows])
+        return edges
 
     def _read_csr(self) -> tuple[np.ndarray, np.ndarray]:
         self._expect(_CSR, "edges by node")

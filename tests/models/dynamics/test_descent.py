@@ -38,10 +38,10 @@ def _rises(solution: Solution) -> np.ndarray:
 @pytest.mark.parametrize("beta_scale", [0.01, 1.0, 100.0])
 def test_no_step_goes_up(name: str, step_size: float, beta_scale: float) -> None:
     network, items = find_architectures()[name].build_example(0)
-    asked = {"steps": 24, "step_size": step_size, "beta_scale": beta_scale}
+    given = {"steps": 24, "step_size": step_size, "beta_scale": beta_scale}
     if "beta_scale" in network.config.ignored_params:
-        asked.pop("beta_scale")
-    output = _infer(network, items, solver="descent", **asked)
+        given.pop("beta_scale")
+    output = _infer(network, items, solver="descent", **given)
     for solution in output.solutions:
         assert set(solution.energy_rose) == {False}
         assert (_rises(solution) <= 9).all()
@@ -102,17 +102,17 @@ def test_it_joins_rows_of_its_kind_alone_and_keeps_its_share_of_the_step() -> No
         resolved = block.resolve_params([DynamicsParams(**params)])  # type: ignore[arg-type]
         return Relaxation.from_state(backend, x_ND, network.build_layouts(batch)[0], resolved)
 
-    asked = {"step_size": 5.0, "solver": "descent"}
-    assert batch_key(start(items[0], **asked)) == batch_key(start(items[2], **asked))
-    assert batch_key(start(items[0], **asked)) != batch_key(start(items[0]))
-    alone = start(items[0], steps=12, **asked)
+    given = {"step_size": 5.0, "solver": "descent"}
+    assert batch_key(start(items[0], **given)) == batch_key(start(items[2], **given))
+    assert batch_key(start(items[0], **given)) != batch_key(start(items[0]))
+    alone = start(items[0], steps=12, **given)
     while alone.moving_rows:
         alone.step()
-    joined, together = start(items[0], steps=12, **asked), RelaxationBatch()
+    joined, together = start(items[0], steps=12, **given), RelaxationBatch()
     together.add(joined)
     for _ in range(4):
         together.step()
-    together.add(start(items[2], steps=3, **asked))
+    together.add(start(items[2], steps=3, **given))
     while len(together):
         together.step()
     assert joined.step_scale_R < 1

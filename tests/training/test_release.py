@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from inspect import signature
 from pathlib import Path
 from shutil import copytree
@@ -40,7 +40,9 @@ def _recipe(manifest: Manifest) -> Any:
         variant = HYBRID if manifest.config.get("trees") else "none"
         if manifest.config.get("label_trees"):
             variant = WITH_LABELS
-        return node_train_config(model, trained["dataset"], trained["train_nodes"], variant)
+        recipe = node_train_config(model, trained["dataset"], trained["train_nodes"], variant)
+        given: Any = SHIPPED_CHECKPOINTS[manifest.name]
+        return replace(recipe, members=given.keywords.get("members", 1))
     if manifest.architecture == "et-window":
         return photo_train_config("et", "large")
     if manifest.task == "completion":

@@ -43,7 +43,7 @@ def admin(start: Start, folder: Path) -> Iterator[tuple[Server, httpx.Client]]:
 def _save(folder: Path, name: str, version: str, scale: float) -> None:
     """Another version, whose head is scaled."""
     loaded = checkpoint.load_checkpoint(folder / name)
-    for parameter in loaded.network.head.parameters():
+    for parameter in loaded.network.networks[0].head.parameters():
         parameter.data *= scale
     manifest = loaded.manifest.model_copy(update={"version": version})
     shutil.rmtree(folder / name)
@@ -64,14 +64,16 @@ def test_a_new_version_takes_over_and_nothing_fails(admin, folder: Path, sample:
     before = operator.get("/models").json()["models"]
     with ThreadPoolExecutor() as pool:
         asking = [pool.submit(ask) for _ in range(3)]
-        for version in range(2, 5):
-            _save(folder, "et-small", f"{version}.0.0", 2.0)
-            told = operator.put("/models/et-small")
-            assert told.status_code == 200, told.text
-            assert told.json()["version"] == f"{version}.0.0"
-            count = len(seen)
-            wait_until(lambda count=count: len(seen) > count + 5)
-        over.set()
+        try:
+            for version in range(2, 5):
+                _save(folder, "et-small", f"{version}.0.0", 2.0)
+                told = operator.put("/models/et-small")
+                assert told.status_code == 200, told.text
+                assert told.json()["version"] == f"{version}.0.0"
+                count = len(seen)
+                wait_until(lambda count=count: len(seen) > count + 5)
+        finally:
+            over.set()  # else a failure would wait for those who ask
         for each in asking:
             each.result()
     scores: dict[str, set[float]] = {}

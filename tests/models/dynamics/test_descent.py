@@ -34,8 +34,8 @@ def _rises(solution: Solution) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("step_size", [0.5, 20.0, 100.0])
-@pytest.mark.parametrize("beta_scale", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("step_size", [0.5, 20.0])
+@pytest.mark.parametrize("beta_scale", [0.01, 100.0])
 def test_no_step_goes_up(name: str, step_size: float, beta_scale: float) -> None:
     network, items = find_architectures()[name].build_example(0)
     given = {"steps": 24, "step_size": step_size, "beta_scale": beta_scale}

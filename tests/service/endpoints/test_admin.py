@@ -67,9 +67,9 @@ def test_a_new_version_takes_over_and_nothing_fails(admin, folder: Path, sample:
         try:
             for version in range(2, 5):
                 _save(folder, "et-small", f"{version}.0.0", 2.0)
-                told = operator.put("/models/et-small")
-                assert told.status_code == 200, told.text
-                assert told.json()["version"] == f"{version}.0.0"
+                answer = operator.put("/models/et-small")
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["version"] == f"{version}.0.0"
                 count = len(seen)
                 wait_until(lambda count=count: len(seen) > count + 5)
         finally:

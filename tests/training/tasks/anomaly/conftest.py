@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from lightning_fabric import Fabric
 
 from models.inputs.graph import Graph
 from tests.support.few_references import few_references
-from training.datasets import NodeDataset
+from training.datasets import NodeDataset, Split, random_splits
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,16 @@ def dataset() -> NodeDataset:
     x = rng.standard_normal((nodes, 3)).astype(np.float32)
     x[:, 0] += 0.7 * labels
     return NodeDataset("ring", Graph(x, edges), labels, ("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def split(dataset: NodeDataset) -> Split:
+    return random_splits(dataset, 0.4, 1)[0]
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Fabric:
+    return Fabric(accelerator="cpu", devices=1)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from models.base import DynamicsParams
 from tests.support.few_references import few_references
 from tests.support.killed_run import killed_after
-from training.datasets import NodeDataset, Split, random_splits
+from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.configs import TableModel
 from training.tasks.anomaly.export import describe_kind, export_node_scorer
 from training.tasks.anomaly.results_table import compute_rows
@@ -22,16 +22,6 @@ from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import NodeRun, train_node_scorer
 
 CONFIG = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "hidden": 16, "bins": 4}
-
-
-@pytest.fixture(scope="module")
-def split(dataset: NodeDataset) -> Split:
-    return random_splits(dataset, 0.4, 1)[0]
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Fabric:
-    return Fabric(accelerator="cpu", devices=1)
 
 
 def _train(

@@ -24,7 +24,7 @@ from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
 from tests.support.killed_run import killed_after
 from training.__main__ import app
-from training.datasets import NodeDataset, Split, random_splits
+from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GraphTransformerConv, fit_bag, fit_trees
 from training.tasks.anomaly.configs import (
     HYBRID,
@@ -42,16 +42,6 @@ from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 from training.tasks.anomaly.stacked_trees import BoostingConfig
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.train import train_node_scorer
-
-
-@pytest.fixture(scope="module")
-def split(dataset: NodeDataset) -> Split:
-    return random_splits(dataset, 0.4, 1)[0]
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Fabric:
-    return Fabric(accelerator="cpu", devices=1)
 
 
 def _small(model: str = "cdat", **changed) -> NodeTrainConfig:
